@@ -15,9 +15,10 @@ use flexcast_proto::service::wire::{
     decode, encode, length_of,
 };
 use flexcast_proto::service::{
-    Action, Announcement, Blocks, BoundKey, Cause, Collective, ContextId, Culprit, Datatype, Delivery, Descriptor,
-    Event, FLAG_BYTES, Failure, LettingGo, Limits, LocalCopies, Locality, Message, Multicast, Part, ReadError, Reader,
-    Region, ServiceProcess, SharedList, StagedAction, StagedEvent, StagedMessage, StagedProcess, Staging, Topology,
+    Action, Announcement, Blocks, BoundKey, Cause, Collective, ContextId, Datatype, Delivery, Descriptor, Event,
+    FLAG_BYTES, FailedParty, Failure, LettingGo, Limits, LocalCopies, Locality, Message, Multicast, Part, ReadError,
+    Reader, Region, ServiceProcess, SharedList, StagedAction, StagedEvent, StagedMessage, StagedProcess, Staging,
+    Topology,
 };
 
 use crate::input::{Input, Script};
@@ -322,7 +323,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
             process(2, Message::HasRead { source: 0, reader: Reader::Host(1) }),
         ]
     };
-    let failure = Failure { culprit: Culprit::Rank(3), cause: Cause::Died };
+    let failure = Failure { failed_rank: FailedParty::Rank(3), cause: Cause::Died };
     let failing = [process(2, Message::Failed(failure)), process(2, Message::Unreadable { source: 0, code: BROKEN })];
     let task = |collective, bytes: u64, blocks: u64| {
         let flags = FLAG_BYTES * 4;

@@ -122,7 +122,7 @@ int main(int argc, char **argv)
         }
         told("gathered", status);
         if (flexcast_request_report(request, &report, sizeof report) == FLEXCAST_OK)
-            printf("report: %u %u %u %u\n", report.cause, report.culprit, report.witness, report.memory_held);
+            printf("report: %u %u %u %u\n", report.cause, report.failed_rank, report.detecting_rank, report.memory_held);
         flexcast_request_free(request);
         flexcast_buffer_invalidate(card, send, bytes);
         flexcast_buffer_invalidate(card, receive, bytes * (size_t)size);

@@ -546,7 +546,8 @@ fn ranks_that_call_different_things_learn_of_it() {
                     let Error::Failed { failure, .. } = &failed.error else { panic!("{failed}") };
                     assert_eq!(failure.cause, Cause::Disagrees, "{words:?}, connected: {is_connected}: {failed}");
                     assert!(failed.receive.is_some(), "the buffer comes back");
-                    let ranks = [failure.culprit, failure.witness].map(|rank| format!("rank {rank} called "));
+                    let ranks =
+                        [failure.failed_rank, failure.detecting_rank].map(|rank| format!("rank {rank} called "));
                     told(&failed.error, &[&[&*ranks[0], &*ranks[1]][..], words].concat());
                 }
                 let again = world.all[0].barrier().expect_err("the communicator is broken");

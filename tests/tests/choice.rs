@@ -305,7 +305,7 @@ fn a_rank_that_chooses_differently_is_found() {
         for outcome in ended(provider, posted) {
             let failed = outcome.expect_err("they differ");
             let Error::Failed { failure, .. } = failed.error else { panic!("{}", failed.error) };
-            assert_eq!((failure.culprit, failure.cause), (1, Cause::Disagrees));
+            assert_eq!((failure.failed_rank, failure.cause), (1, Cause::Disagrees));
             assert!(failed.receive.is_some() && failed.send.is_some(), "buffers come back");
         }
         let found = communicators.iter().find_map(Communicator::disagreement).expect("one has found it");
@@ -450,7 +450,7 @@ fn a_rank_that_stops_is_named_within_the_bound() {
                 };
                 failures += 1;
                 let Error::Failed { failure, .. } = failed.error else { panic!("{}", failed.error) };
-                assert_eq!(failure.culprit, 2, "{selection:?} after {stops_after_ps} ps: {failure}");
+                assert_eq!(failure.failed_rank, 2, "{selection:?} after {stops_after_ps} ps: {failure}");
                 assert!(failed.receive.is_some() && failed.send.is_some(), "buffers come back");
             }
             assert!(failures >= if stops_after_ps == 0 { 4 } else { 2 }, "{selection:?}: {failures} failures");
@@ -476,7 +476,7 @@ fn a_cancelled_operation_ends_on_all_ranks_and_gives_buffers_back() {
         for one in all {
             let failed = one.done.expect("over").expect_err("cancelled");
             let Error::Failed { failure, .. } = failed.error else { panic!("{}", failed.error) };
-            assert_eq!((failure.culprit, failure.cause), (3, Cause::Cancelled));
+            assert_eq!((failure.failed_rank, failure.cause), (3, Cause::Cancelled));
             assert!(failed.receive.is_some() && failed.send.is_some(), "buffers come back");
             let card = one.communicator.card();
             let refused = one.communicator.allgather(card.buffer(8).expect("one"), card.buffer(32).expect("one"));

@@ -188,7 +188,7 @@ fn an_operation_cancelled_at_any_moment_ends_on_all_ranks() {
         drop(communicators);
         for step in 0..STEPS {
             let communicators = connect(cards.iter(), &config());
-            let (seed, culprit) = (step, step as usize % 3);
+            let (seed, failed_rank) = (step, step as usize % 3);
             let mut all: Vec<Under<'_>> = communicators
                 .iter()
                 .map(|communicator| {
@@ -200,7 +200,7 @@ fn an_operation_cancelled_at_any_moment_ends_on_all_ranks() {
             drive(provider, &mut all, |since_ps, all| {
                 if !cancelled && since_ps >= step * step_ps {
                     cancelled = true;
-                    all[culprit].communicator.cancel();
+                    all[failed_rank].communicator.cancel();
                 }
             });
             for one in &all {
@@ -214,7 +214,7 @@ fn an_operation_cancelled_at_any_moment_ends_on_all_ranks() {
                         failed += 1;
                         let error = &end.error;
                         assert!(matches!(error, Error::Failed { .. } | Error::Broken { .. }), "{error}");
-                        told(error, &[&format!("rank {culprit} cancelled")]);
+                        told(error, &[&format!("rank {failed_rank} cancelled")]);
                     }
                 }
             }

@@ -54,7 +54,8 @@ fn ranks_that_call_different_things_are_reported_both_calls() {
             ["allgatherv of lengths with digest", "allgatherv of lengths with digest"],
         ),
     ];
-    for ((most, other, words), culprit) in calls.into_iter().flat_map(|call| (0..3).map(move |culprit| (call, culprit)))
+    for ((most, other, words), failed_rank) in
+        calls.into_iter().flat_map(|call| (0..3).map(move |failed_rank| (call, failed_rank)))
     {
         for control in [Control::Host, Control::Device] {
             with_cards(3, |provider, cards| {
@@ -63,7 +64,7 @@ fn ranks_that_call_different_things_are_reported_both_calls() {
                     .iter_mut()
                     .enumerate()
                     .map(|(rank, communicator)| {
-                        let request = if rank == culprit { other(communicator) } else { most(communicator) };
+                        let request = if rank == failed_rank { other(communicator) } else { most(communicator) };
                         Under::new(communicator, request)
                     })
                     .collect();
@@ -72,9 +73,10 @@ fn ranks_that_call_different_things_are_reported_both_calls() {
                     let failed = one.done.as_ref().expect("driven to its end").as_ref().expect_err("no rank succeeds");
                     let error = &failed.error;
                     let failure = failed.report.failure.expect("why");
-                    let ranks = [failure.culprit, failure.witness].map(|rank| format!("rank {rank} called "));
+                    let ranks =
+                        [failure.failed_rank, failure.detecting_rank].map(|rank| format!("rank {rank} called "));
                     told(error, &[words[0], words[1], &ranks[0], &ranks[1], "compare their calls"]);
-                    assert!(ranks.contains(&format!("rank {culprit} called ")), "{error}");
+                    assert!(ranks.contains(&format!("rank {failed_rank} called ")), "{error}");
                     assert!(failed.receive.is_some(), "the buffer comes back");
                 }
             });
@@ -232,7 +234,7 @@ fn a_process_that_dies_ends_the_wait_with_its_record() {
             };
             told(crash, &["window 0 has been destroyed", "thread", "pc"]);
             let failure = done.report.failure.expect("why");
-            assert!(failure.culprit == 1 && matches!(failure.cause, Cause::Device(_)), "{protocol:?}: {failure}");
+            assert!(failure.failed_rank == 1 && matches!(failure.cause, Cause::Device(_)), "{protocol:?}: {failure}");
             // All is sent in far less; nobody's timeout (20 ms) or wait for an answer (1 s) is over.
             assert!(ended_us.is_some_and(|us| us < 1_000), "{protocol:?}: after {ended_us:?} us");
             for rank in [0, 2] {

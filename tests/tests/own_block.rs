@@ -103,7 +103,7 @@ fn a_copy_that_the_card_gives_up_fails_the_operation_at_all_ranks() {
         for outcome in ended(provider, communicators.iter().zip(requests)) {
             let failed = outcome.expect_err("the own block of rank 0 is not there");
             let failure = failed.report.failure.expect("why");
-            assert!(failure.culprit == 0 && matches!(failure.cause, Cause::Device(_)), "{failure}");
+            assert!(failure.failed_rank == 0 && matches!(failure.cause, Cause::Device(_)), "{failure}");
             let (send, receive) = (failed.send.expect("it comes back"), failed.receive.expect("it comes back"));
             let refused = communicators[0].allgather(send, receive).expect_err("a rank is of no use");
             assert!(refused.error.to_string().contains("the worker of rank 0 failed"), "{refused}");

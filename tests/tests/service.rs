@@ -4,7 +4,7 @@
 use emu_config::Machine;
 use emu_provider::Emulated;
 use flexcast_lab::service::{self, CopiesName, Load, ServiceError, ServiceOp, ServiceParams, Shape, StagedPlan, World};
-use flexcast_proto::service::{Cause, ContextId, Culprit, Limits, LocalCopies, Operation};
+use flexcast_proto::service::{Cause, ContextId, FailedParty, Limits, LocalCopies, Operation};
 use flexcast_service::Error;
 use flexcast_tests::harness::is_long;
 
@@ -127,9 +127,9 @@ fn ranks_that_do_not_agree_about_copies_are_told() {
             contexts.push(world.call(ServiceOp::Allgatherv, rank, 0).expect("called"));
         }
         let [by_host, by_card] = [LocalCopies::Host, LocalCopies::Card].map(Operation::Allgatherv);
-        let differ = |failure: flexcast_proto::service::Failure| match (failure.culprit, failure.cause) {
+        let differ = |failure: flexcast_proto::service::Failure| match (failure.failed_rank, failure.cause) {
             // Whoever comes first counts as right.
-            (Culprit::Rank(rank), Cause::Operation { found, expected }) => {
+            (FailedParty::Rank(rank), Cause::Operation { found, expected }) => {
                 (found, expected) == if rank == odd { (by_card, by_host) } else { (by_host, by_card) }
             }
             _ => false,
@@ -219,7 +219,7 @@ fn whoever_dies_is_named_to_all_others() {
     let failed = |world: &mut World, context, rank: u32| match world.ranks[rank as usize].client.end(context, rank) {
         Ok(false) => Ok(false),
         Err(Error::Failed(failure)) => {
-            assert_eq!((failure.culprit, failure.cause), (Culprit::Rank(3), Cause::Died), "rank {rank}");
+            assert_eq!((failure.failed_rank, failure.cause), (FailedParty::Rank(3), Cause::Died), "rank {rank}");
             Ok(true)
         }
         other => panic!("rank {rank}: {other:?}"),
@@ -334,10 +334,10 @@ fn lose_one(seed: u64) {
                 }
                 Err(Error::Failed(failure)) => {
                     let expected = match gone {
-                        Gone::Rank(rank) => Culprit::Rank(rank),
-                        Gone::Process(process) => Culprit::Process(process as u32),
+                        Gone::Rank(rank) => FailedParty::Rank(rank),
+                        Gone::Process(process) => FailedParty::Process(process as u32),
                     };
-                    assert_eq!((failure.culprit, failure.cause), (expected, Cause::Died), "{what}: rank {rank}");
+                    assert_eq!((failure.failed_rank, failure.cause), (expected, Cause::Died), "{what}: rank {rank}");
                     true
                 }
                 Err(Error::Gone) => {

@@ -594,10 +594,14 @@ fn a_rank_that_is_gone_is_named_and_nothing_hangs() {
         let request = communicator.all_to_all(place.empty(BLOCK * 4), place.empty(BLOCK * 4)).expect("posted");
         let failed = communicator.wait(request).expect_err("rank 3 is gone");
         let Error::Failed { failure, .. } = &failed.error else { panic!("{}", failed.error) };
-        assert_eq!(failure.culprit, 3, "{failure}");
+        assert_eq!(failure.failed_rank, 3, "{failure}");
         assert!(failed.send.is_some() && failed.receive.is_some(), "the buffers are back");
         let refused = communicator.barrier().expect_err("it is of no use");
-        assert!(matches!(&refused.error, Error::Broken { failure, .. } if failure.culprit == 3), "{}", refused.error);
+        assert!(
+            matches!(&refused.error, Error::Broken { failure, .. } if failure.failed_rank == 3),
+            "{}",
+            refused.error
+        );
     });
 }
 
@@ -624,7 +628,7 @@ fn a_rank_that_is_gone_leaves_no_hierarchical_operation_open() {
         let request = communicator.allgather(place.empty(BLOCK), place.empty(BLOCK * 4)).expect("posted");
         let failed = communicator.wait(request).expect_err("rank 2 is gone");
         let Error::Failed { failure, .. } = &failed.error else { panic!("{}", failed.error) };
-        assert_eq!(failure.culprit, 2, "{failure}");
+        assert_eq!(failure.failed_rank, 2, "{failure}");
         assert!(failed.send.is_some() && failed.receive.is_some(), "the buffers are back");
     });
 }
@@ -653,7 +657,7 @@ fn a_daemon_that_dies_fails_what_is_under_way() {
             panic!("{}", failed.error)
         };
         // A rank that it has served.
-        assert!(failure.culprit >= 2 && matches!(failure.cause, Cause::Device(_)), "{failure}");
+        assert!(failure.failed_rank >= 2 && matches!(failure.cause, Cause::Device(_)), "{failure}");
         assert!(failed.send.is_some() && failed.receive.is_some(), "the buffers are back");
         assert!(communicator.barrier().is_err(), "it is of no use");
         place.meet(102);

@@ -13,7 +13,8 @@ use flexcast_proto::service::wire::{
     Rights,
 };
 use flexcast_proto::service::{
-    Blocks, Cause, ContextId, Culprit, Datatype, Delivery, Limits, Locality, Region, SharedList, StagedRefusal, Staging,
+    Blocks, Cause, ContextId, Datatype, Delivery, FailedParty, Limits, Locality, Region, SharedList, StagedRefusal,
+    Staging,
 };
 use flexcast_service::{Agent, AgentLimits, AgentLook, Client, Error, MemoryId, PeerId};
 use flexio::{Access, HostBuffer, MemoryRegion, ProtectionDomain};
@@ -129,7 +130,7 @@ fn memory_taken_back_while_it_is_read_costs_the_alias_and_its_collective_alone()
                         Ok(false) => {}
                         Ok(true) => *end = Some(true),
                         Err(Error::Failed(failure)) => {
-                            assert_eq!(failure.culprit, Culprit::Rank(0), "pause {pause}");
+                            assert_eq!(failure.failed_rank, FailedParty::Rank(0), "pause {pause}");
                             assert!(matches!(failure.cause, Cause::Read(_)), "{failure}");
                             *end = Some(false);
                         }
@@ -175,7 +176,7 @@ fn programs_and_processes_go_with_keys_bound() {
             for (rank, context) in (0..3).zip(&contexts) {
                 match world.ranks[rank as usize].client.end(*context, rank) {
                     Ok(ended) => all &= ended,
-                    Err(Error::Failed(failure)) => assert_eq!(failure.culprit, Culprit::Rank(3)),
+                    Err(Error::Failed(failure)) => assert_eq!(failure.failed_rank, FailedParty::Rank(3)),
                     Err(error) => panic!("rank {rank}: {error}"),
                 }
             }
@@ -500,7 +501,7 @@ fn jobs_with_and_without_keys_fail_alike() {
                     match world.ranks[rank].client.end(context, rank as u32) {
                         Ok(false) => {}
                         Err(Error::Failed(failure)) => {
-                            assert_eq!(failure.culprit, Culprit::Rank(0), "{keys} keys: {failure}");
+                            assert_eq!(failure.failed_rank, FailedParty::Rank(0), "{keys} keys: {failure}");
                             told[rank] = true;
                         }
                         other => panic!("{keys} keys, rank {rank}: {other:?}"),

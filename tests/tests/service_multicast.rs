@@ -4,7 +4,7 @@
 use emu_config::Machine;
 use emu_provider::Emulated;
 use flexcast_lab::service::{Load, ServiceError, ServiceOp, Shape, StagedPlan, World};
-use flexcast_proto::service::{Between, Culprit, Delivery, Limits, Multicast, StagedCause, Staging};
+use flexcast_proto::service::{Between, Delivery, FailedParty, Limits, Multicast, StagedCause, Staging};
 use flexcast_service::{Agent, AgentCounts, Error};
 use flexcast_tests::harness::is_long;
 
@@ -199,8 +199,8 @@ fn a_process_that_dies_under_way_is_named_and_leaves_nothing() {
                     || match world.end(rank, *call) {
                         Ok(ended) => ended,
                         Err(ServiceError::Service(Error::StagedFailed(failure))) => {
-                            let expected = (Culprit::Process(dead as u32), StagedCause::Died);
-                            assert_eq!((failure.culprit, failure.cause), expected, "seed {seed}, rank {rank}");
+                            let expected = (FailedParty::Process(dead as u32), StagedCause::Died);
+                            assert_eq!((failure.failed_rank, failure.cause), expected, "seed {seed}, rank {rank}");
                             true
                         }
                         Err(ServiceError::Service(Error::Gone)) if own => true,

@@ -12,7 +12,9 @@ use emu_provider::Emulated;
 use flexcast_proto::service::wire::{
     self, Body, Endpoint, Group, GroupError, Hello, NO_CORE, Packet, Place, Refused, Rejection, Role, Secret,
 };
-use flexcast_proto::service::{Blocks, Cause, ContextId, Culprit, Datatype, LocalCopies, Locality, Region, Topology};
+use flexcast_proto::service::{
+    Blocks, Cause, ContextId, Datatype, FailedParty, LocalCopies, Locality, Region, Topology,
+};
 use flexcast_proto::session::MessageTags;
 use flexcast_service::{
     AgentLimits, End, Error, LocalCopy, MemoryId, Pace, ProcessLook, Processes, Reason, ServerSettings, Session,
@@ -264,9 +266,9 @@ fn is_idle(looks: &[ProcessLook]) -> bool {
     })
 }
 
-fn failure(error: Error) -> (Culprit, Cause) {
+fn failure(error: Error) -> (FailedParty, Cause) {
     match error {
-        Error::Failed(failure) => (failure.culprit, failure.cause),
+        Error::Failed(failure) => (failure.failed_rank, failure.cause),
         other => panic!("{other}"),
     }
 }
@@ -324,7 +326,7 @@ fn a_rank_whose_connection_is_cut_is_named_and_the_next_job_runs() {
             Ok(ended.is_some())
         })
         .expect("it is told");
-        assert_eq!(failure(ended.expect("it fails")), (Culprit::Rank(3), Cause::Died));
+        assert_eq!(failure(ended.expect("it fails")), (FailedParty::Rank(3), Cause::Died));
     }
     // After a failure memory is taken back: nobody can reach it any more.
     let Rank { session, send, .. } = &mut job.ranks[0];
@@ -400,7 +402,7 @@ fn memory_that_is_taken_back_fails_what_reads_it() {
     .expect("told");
     // The Read that fails breaks the queue pair for the one of the other direction, if that is under way.
     for end in ends {
-        assert!(matches!(end, Some((Culprit::Rank(_), Cause::Read(_)))), "{end:?}");
+        assert!(matches!(end, Some((FailedParty::Rank(_), Cause::Read(_)))), "{end:?}");
     }
     other.work().expect("another group goes on");
 }
@@ -420,7 +422,7 @@ fn a_daemon_that_dies_is_named_and_a_new_one_serves() {
         Ok(ended.is_some())
     })
     .expect("it is told");
-    assert_eq!(failure(ended.expect("it fails")), (Culprit::Process(1), Cause::Died));
+    assert_eq!(failure(ended.expect("it fails")), (FailedParty::Process(1), Cause::Died));
     // Its own rank learns it by the end of its connection.
     until("its end", || job.ranks[1].session.end().filter(|end| *end == End::Died));
     job.ranks[1].session.progress().expect("nothing came");

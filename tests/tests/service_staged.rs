@@ -6,7 +6,7 @@ use emu_provider::Emulated;
 use flexcast_lab::service::{Call, Load, ServiceError, ServiceOp, Shape, StagedPlan, World};
 use flexcast_proto::service::wire::{GroupError, Refused};
 use flexcast_proto::service::{
-    Culprit, Delivery, Limits, Region, StagedCause, StagedFailure, StagedReader, StagedRefusal, Staging, Thresholds,
+    Delivery, FailedParty, Limits, Region, StagedCause, StagedFailure, StagedReader, StagedRefusal, Staging, Thresholds,
 };
 use flexcast_service::{AgentCounts, Error};
 use flexcast_tests::harness::is_long;
@@ -315,7 +315,7 @@ fn keys_of_the_host_are_of_no_use_to_a_service_process() {
         })
         .expect("both are told");
     for end in ends.into_iter().flatten() {
-        assert_eq!(end.culprit, Culprit::Rank(1));
+        assert_eq!(end.failed_rank, FailedParty::Rank(1));
         assert!(matches!(end.cause, StagedCause::Transfer(_)), "{end}");
     }
     assert!(world.is_untouched(1).expect("memory"), "nothing was written by a key that is not valid there");
@@ -512,7 +512,7 @@ fn leave_at_once(seed: u64, dies: bool) {
                     true
                 }
                 Err(ServiceError::Service(Error::StagedFailed(failure))) if dies => {
-                    assert_eq!(failure.culprit, Culprit::Rank(0), "{what}: rank {rank}");
+                    assert_eq!(failure.failed_rank, FailedParty::Rank(0), "{what}: rank {rank}");
                     // Where what tells of the death is lost, a card may find before that the memory is gone
                     // (IBV_WC_REM_ACCESS_ERR).
                     let is_told = matches!(failure.cause, StagedCause::Died | StagedCause::Transfer(10));
@@ -602,10 +602,14 @@ fn lose_one(seed: u64) {
                 }
                 Err(ServiceError::Service(Error::StagedFailed(failure))) => {
                     let expected = match gone {
-                        Gone::Rank(rank) => Culprit::Rank(rank),
-                        Gone::Process(process) => Culprit::Process(process as u32),
+                        Gone::Rank(rank) => FailedParty::Rank(rank),
+                        Gone::Process(process) => FailedParty::Process(process as u32),
                     };
-                    assert_eq!((failure.culprit, failure.cause), (expected, StagedCause::Died), "{what}: rank {rank}");
+                    assert_eq!(
+                        (failure.failed_rank, failure.cause),
+                        (expected, StagedCause::Died),
+                        "{what}: rank {rank}"
+                    );
                     true
                 }
                 Err(ServiceError::Service(Error::Gone)) => {

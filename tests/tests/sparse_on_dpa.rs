@@ -124,7 +124,7 @@ fn a_rank_that_goes_in_the_middle_is_named_by_all() {
         let call = |one: &Communicator, rank: u32| post(one, sum, OPTIONS, &arrays[rank as usize]);
         for failed in world.without_the_last(call, 60_000_000, is_silent) {
             let failure = failed.report.failure.expect("told");
-            assert_eq!(failure.culprit, 2, "{datapath}, {is_silent}: {failed}");
+            assert_eq!(failure.failed_rank, 2, "{datapath}, {is_silent}: {failed}");
             assert!(!is_silent || matches!(failure.cause, Cause::Silent(_)), "{failed}");
             assert!(failed.receive.is_some(), "the buffer comes back");
             assert_eq!(failed.report.decision.aggregation(), Some(Aggregation::Dpa));

@@ -199,7 +199,7 @@ fn a_rank_that_stops_is_named_and_buffers_come_back() {
             .collect();
         for end in ended(&world.provider, posted) {
             let failed = end.expect_err("rank 2 is missing");
-            assert_eq!(failed.report.failure.expect("told").culprit, 2, "{failed}");
+            assert_eq!(failed.report.failure.expect("told").failed_rank, 2, "{failed}");
             assert!(failed.receive.is_some());
         }
         // The communicator has failed.
@@ -285,7 +285,7 @@ fn a_rank_that_goes_in_the_middle_is_named() {
             one.sparse_all_reduce_in_place(own, SUM, OPTIONS).expect("accepted")
         };
         for failed in world.without_the_last(post, after_ps, false) {
-            assert_eq!(failed.report.failure.expect("told").culprit, 2, "{failed}");
+            assert_eq!(failed.report.failure.expect("told").failed_rank, 2, "{failed}");
             assert!(failed.receive.is_some(), "the buffer comes back");
         }
     }

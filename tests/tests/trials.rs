@@ -252,16 +252,16 @@ fn judge(trial: &Trial, rank: u32, text: &str) -> Option<String> {
     if failure.contains("WRONG BYTES") || text.contains("panicked") || text.contains("lost:") {
         return Some("has wrong bytes, or has panicked".to_owned());
     }
-    let (culprit, reason) = failure.split_once(' ').unwrap_or(("-1", failure));
+    let (failed_rank, reason) = failure.split_once(' ').unwrap_or(("-1", failure));
     // Whoever is cut off itself sees that others are silent.
     let is_named = if rank == trial.victim {
         reason.contains("rank ") || reason.contains("ranks ") || reason.contains("interface")
-    } else if culprit == "-1" {
+    } else if failed_rank == "-1" {
         // Rank 0 has ended before this one came, and can tell it nothing.
         names(reason, trial.victim)
             || (!matches!(trial.when, When::Begun(_)) && reason.contains("rank 0 was not found"))
     } else {
-        culprit == trial.victim.to_string()
+        failed_rank == trial.victim.to_string()
     };
     if !is_named {
         return Some(format!("does not name rank {}", trial.victim));

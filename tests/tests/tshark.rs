@@ -4,7 +4,7 @@
 //! wrong with it, and must read in it what was sent. No released dissector recomputes the invariant check sequence of
 //! RoCEv2, so that is done here bit by bit (both networks) and by Scapy's `contrib/roce` (IPv4).
 //!
-//! Each test says on stderr that it skips where its witness is not installed.
+//! Each test says on stderr that it skips where its detecting rank is not installed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

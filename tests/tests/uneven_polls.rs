@@ -93,7 +93,7 @@ fn run(datapath: DatapathKind, seed: u64) {
             (Error::Broken { failure, .. }, _) => *failure,
             (_, found) => found.unwrap_or_else(|| panic!("{datapath:?}, seed {seed}, rank {rank}: {failed}")),
         };
-        assert_eq!(failure.culprit, RANKS - 1, "{datapath:?}, seed {seed}, rank {rank}: {failed}");
+        assert_eq!(failure.failed_rank, RANKS - 1, "{datapath:?}, seed {seed}, rank {rank}: {failed}");
     }
 }
 

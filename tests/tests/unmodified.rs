@@ -336,7 +336,7 @@ fn ib_write_bw_runs_on_over_losses() {
     assert!(average(&printed.client).is_some_and(|average| average > 0.0), "{}", printed.client);
 }
 
-/// What crosses a bridge, before an outside witness.
+/// What crosses a bridge, before an outside detecting rank.
 #[test]
 fn a_capture_of_a_bridged_run_is_dissected() {
     if !installed("ibv_rc_pingpong", "ibverbs-utils") || !installed("tshark", "tshark") {
@@ -392,7 +392,7 @@ fn exports(library: &Path) -> BTreeSet<(String, String)> {
     exports
 }
 
-/// The installed rdma-core is the witness: what it exports, and in which version, is exported here.
+/// The installed rdma-core is the detecting rank: what it exports, and in which version, is exported here.
 #[test]
 fn every_function_of_rdma_core_44_is_exported_with_its_version() {
     let ours = exports(&libraries().join("libflexio.so"));

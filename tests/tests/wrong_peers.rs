@@ -101,8 +101,8 @@ fn all_fail(carrier: Carrier, outcomes: &[Outcome]) {
         let failed = outcome.as_ref().expect_err("no rank has a result");
         assert!(failed.receive.is_some(), "{carrier:?}: the buffer comes back");
         let failure = failed.report.failure.unwrap_or_else(|| panic!("{carrier:?}: why, {failed}"));
-        assert!(failure.culprit < outcomes.len() as u32, "{carrier:?}: {failure}");
-        told(&failed.error, &[&format!("rank {}", failure.culprit)]);
+        assert!(failure.failed_rank < outcomes.len() as u32, "{carrier:?}: {failure}");
+        told(&failed.error, &[&format!("rank {}", failure.failed_rank)]);
         failure
     });
     let failures: Vec<_> = failures.collect();
@@ -248,7 +248,7 @@ fn whoever_says_nothing_or_something_else_first_is_named_within_the_bound() {
             let took = Duration::from_nanos((provider.relax().now_ps() - start_ps) / 1000);
             let failed = outcomes[0].as_ref().expect_err("nobody is there");
             let failure = failed.report.failure.expect("why");
-            assert_eq!(failure.culprit, 1, "{failure}");
+            assert_eq!(failure.failed_rank, 1, "{failure}");
             assert!(took <= one.config().barrier_timeout * 3, "{took:?}");
             let is_wrong = failure.cause == Cause::Connection(FailureCode::WrongPeer);
             assert_eq!(is_wrong, says, "{failure}");

@@ -863,9 +863,9 @@ static int check_mistake(bool absent, bool nonblocking)
 	/* Where some report errors of requests that belong to no communicator. */
 	MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
 	MPI_Barrier(MPI_COMM_WORLD);
-	bool culprit = rank == size - 1, refused = absent && culprit;
+	bool failed_rank = rank == size - 1, refused = absent && failed_rank;
 	if (!refused) {
-		int count = culprit ? 200 : 100;
+		int count = failed_rank ? 200 : 100;
 		code = nonblocking ? wait_for_mistake(data, count) : MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, data, count, MPI_BYTE, MPI_COMM_WORLD);
 		/* A rank that has all that it wanted may not have seen the mistake yet. */
 		if (code == MPI_SUCCESS)

@@ -179,7 +179,7 @@ class Report(ctypes.Structure):
                 "recovered_chunks recovered_bytes reads fetches_served late_chunks overflowed_datagrams"
             ).split()
         ),
-        *((name, c_uint32) for name in "cause code culprit witness pace_mbit_per_s added_by_dpa".split()),
+        *((name, c_uint32) for name in "cause code failed_rank detecting_rank pace_mbit_per_s added_by_dpa".split()),
         ("sum_error", c_double),
     ]
 

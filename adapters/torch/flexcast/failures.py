@@ -104,14 +104,14 @@ class Failure:
     code: FailureCode | WaitedFor | int
     """What exactly: a FailureCode of a worker or a connection, a WaitedFor of silence, an aggregator's number; else 0."""
 
-    culprit: int
+    failed_rank: int
     """The rank that failed."""
 
-    witness: int
+    detecting_rank: int
     """The rank that noticed."""
 
     @staticmethod
-    def of(cause: int, code: int, culprit: int, witness: int) -> Failure | None:
+    def of(cause: int, code: int, failed_rank: int, detecting_rank: int) -> Failure | None:
         """The failure of a report; None if it names none."""
         try:
             known = Cause(cause)
@@ -125,4 +125,4 @@ class Failure:
         except ValueError:
             # Of a later release of the library.
             named = code
-        return Failure(known, named, culprit, witness)
+        return Failure(known, named, failed_rank, detecting_rank)

@@ -91,7 +91,7 @@ class Request:
             # The memory of the report, before the handle is freed.
             report = _abi.Report()
             if library().flexcast_request_report(self._handle, ctypes.byref(report), ctypes.sizeof(report)) == _abi.OK:
-                self._error.failure = Failure.of(report.cause, report.code, report.culprit, report.witness)
+                self._error.failure = Failure.of(report.cause, report.code, report.failed_rank, report.detecting_rank)
         with self._lock:
             self._over.set()
             callbacks, self._callbacks = self._callbacks, []

@@ -72,7 +72,7 @@ class Header(unittest.TestCase):
         failure = flexcast.Failure.of(self.numbers["CAUSE_CONNECTION"], self.numbers["CODE_CONNECTION_RESET"], 3, 1)
         self.assertEqual(failure.cause, flexcast.Cause.CONNECTION)
         self.assertEqual(failure.code, flexcast.FailureCode.CONNECTION_RESET)
-        self.assertEqual((failure.culprit, failure.witness), (3, 1))
+        self.assertEqual((failure.failed_rank, failure.detecting_rank), (3, 1))
         self.assertIsNone(flexcast.Failure.of(0, 0, 0, 0))
 
     def test_structures(self) -> None:

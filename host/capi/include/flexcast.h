@@ -776,28 +776,29 @@
 #define FLEXCAST_CODE_PROGRESS_COMMAND 8962
 
 /**
- * FLEXCAST_CAUSE_SILENT: what the witness waited for. A signal of the barrier: it has not called the operation, or
- * waits itself.
+ * FLEXCAST_CAUSE_SILENT: what the detecting rank waited for. A signal of the barrier: it has not called the operation,
+ * or waits itself.
  */
 #define FLEXCAST_WAITED_FOR_BARRIER 1
 
 /**
- * FLEXCAST_CAUSE_SILENT: what the witness waited for. The end of its multicast, after which the next rank begins.
+ * FLEXCAST_CAUSE_SILENT: what the detecting rank waited for. The end of its multicast, after which the next rank
+ * begins.
  */
 #define FLEXCAST_WAITED_FOR_ACTIVATION 2
 
 /**
- * FLEXCAST_CAUSE_SILENT: what the witness waited for. The end of its own multicast.
+ * FLEXCAST_CAUSE_SILENT: what the detecting rank waited for. The end of its own multicast.
  */
 #define FLEXCAST_WAITED_FOR_OWN_SEND 3
 
 /**
- * FLEXCAST_CAUSE_SILENT: what the witness waited for. A block, or the acknowledgement of one.
+ * FLEXCAST_CAUSE_SILENT: what the detecting rank waited for. A block, or the acknowledgement of one.
  */
 #define FLEXCAST_WAITED_FOR_BLOCK 4
 
 /**
- * FLEXCAST_CAUSE_SILENT: what the witness waited for. The message that ends the operation.
+ * FLEXCAST_CAUSE_SILENT: what the detecting rank waited for. The message that ends the operation.
  */
 #define FLEXCAST_WAITED_FOR_FINAL 5
 
@@ -812,23 +813,23 @@
 #define FLEXCAST_CAUSE_NONE 0
 
 /**
- * The culprit was waited for in vain; the code tells for what: FLEXCAST_WAITED_FOR_....
+ * The failed rank was waited for in vain; the code tells for what: FLEXCAST_WAITED_FOR_....
  */
 #define FLEXCAST_CAUSE_SILENT 1
 
 /**
- * The culprit cancelled.
+ * The failed rank cancelled.
  */
 #define FLEXCAST_CAUSE_CANCELLED 2
 
 /**
- * The culprit called another operation than the witness, or with other arguments; flexcast_last_error() names both
- * calls.
+ * The failed rank called another operation than the detecting rank, or with other arguments; flexcast_last_error()
+ * names both calls.
  */
 #define FLEXCAST_CAUSE_DISAGREES 3
 
 /**
- * The culprit's worker on the card failed; the code tells how: FLEXCAST_CODE_....
+ * The failed rank's worker on the card failed; the code tells how: FLEXCAST_CODE_....
  */
 #define FLEXCAST_CAUSE_DEVICE 4
 
@@ -838,13 +839,13 @@
 #define FLEXCAST_CAUSE_CONNECTION 5
 
 /**
- * An aggregator that is no rank failed the witness; the code is its number among sparse.aggregators, from 0.
+ * An aggregator that is no rank failed the detecting rank; the code is its number among sparse.aggregators, from 0.
  */
 #define FLEXCAST_CAUSE_AGGREGATOR 6
 
 /**
- * The culprit contributed a number beyond `sparse_fixed_point`, infinite or not a number; FLEXCAST_ERROR_CONTRIBUTION
- * and flexcast_last_error() there tell which.
+ * The failed rank contributed a number beyond `sparse_fixed_point`, infinite or not a number;
+ * FLEXCAST_ERROR_CONTRIBUTION and flexcast_last_error() there tell which.
  */
 #define FLEXCAST_CAUSE_CONTRIBUTION 7
 
@@ -1715,11 +1716,11 @@ typedef struct {
   /**
    * Rank that is to blame.
    */
-  uint32_t culprit;
+  uint32_t failed_rank;
   /**
    * Rank that found it.
    */
-  uint32_t witness;
+  uint32_t detecting_rank;
   /**
    * The rate that limited how fast the own bytes were multicast, in Mbit/s; 0: none. Of the datapath "udp".
    */

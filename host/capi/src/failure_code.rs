@@ -122,16 +122,17 @@ pub const FLEXCAST_CODE_PROGRESS_CONTROL: u32 = 8961;
 /// Progress thread: a command that makes no sense.
 pub const FLEXCAST_CODE_PROGRESS_COMMAND: u32 = 8962;
 
-/// FLEXCAST_CAUSE_SILENT: what the witness waited for. A signal of the barrier: it has not called the operation, or
-/// waits itself.
+/// FLEXCAST_CAUSE_SILENT: what the detecting rank waited for. A signal of the barrier: it has not called the operation,
+/// or waits itself.
 pub const FLEXCAST_WAITED_FOR_BARRIER: u32 = 1;
-/// FLEXCAST_CAUSE_SILENT: what the witness waited for. The end of its multicast, after which the next rank begins.
+/// FLEXCAST_CAUSE_SILENT: what the detecting rank waited for. The end of its multicast, after which the next rank
+/// begins.
 pub const FLEXCAST_WAITED_FOR_ACTIVATION: u32 = 2;
-/// FLEXCAST_CAUSE_SILENT: what the witness waited for. The end of its own multicast.
+/// FLEXCAST_CAUSE_SILENT: what the detecting rank waited for. The end of its own multicast.
 pub const FLEXCAST_WAITED_FOR_OWN_SEND: u32 = 3;
-/// FLEXCAST_CAUSE_SILENT: what the witness waited for. A block, or the acknowledgement of one.
+/// FLEXCAST_CAUSE_SILENT: what the detecting rank waited for. A block, or the acknowledgement of one.
 pub const FLEXCAST_WAITED_FOR_BLOCK: u32 = 4;
-/// FLEXCAST_CAUSE_SILENT: what the witness waited for. The message that ends the operation.
+/// FLEXCAST_CAUSE_SILENT: what the detecting rank waited for. The message that ends the operation.
 pub const FLEXCAST_WAITED_FOR_FINAL: u32 = 5;
 
 #[cfg(test)]

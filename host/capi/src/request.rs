@@ -28,21 +28,21 @@ pub const FLEXCAST_NEVER: u64 = u64::MAX;
 
 /// No failure.
 pub const FLEXCAST_CAUSE_NONE: u32 = 0;
-/// The culprit was waited for in vain; the code tells for what: FLEXCAST_WAITED_FOR_....
+/// The failed rank was waited for in vain; the code tells for what: FLEXCAST_WAITED_FOR_....
 pub const FLEXCAST_CAUSE_SILENT: u32 = 1;
-/// The culprit cancelled.
+/// The failed rank cancelled.
 pub const FLEXCAST_CAUSE_CANCELLED: u32 = 2;
-/// The culprit called another operation than the witness, or with other arguments; flexcast_last_error() names both
-/// calls.
+/// The failed rank called another operation than the detecting rank, or with other arguments; flexcast_last_error()
+/// names both calls.
 pub const FLEXCAST_CAUSE_DISAGREES: u32 = 3;
-/// The culprit's worker on the card failed; the code tells how: FLEXCAST_CODE_....
+/// The failed rank's worker on the card failed; the code tells how: FLEXCAST_CODE_....
 pub const FLEXCAST_CAUSE_DEVICE: u32 = 4;
 /// The connection between them broke; the code tells how: FLEXCAST_CODE_....
 pub const FLEXCAST_CAUSE_CONNECTION: u32 = 5;
-/// An aggregator that is no rank failed the witness; the code is its number among sparse.aggregators, from 0.
+/// An aggregator that is no rank failed the detecting rank; the code is its number among sparse.aggregators, from 0.
 pub const FLEXCAST_CAUSE_AGGREGATOR: u32 = 6;
-/// The culprit contributed a number beyond `sparse_fixed_point`, infinite or not a number; FLEXCAST_ERROR_CONTRIBUTION
-/// and flexcast_last_error() there tell which.
+/// The failed rank contributed a number beyond `sparse_fixed_point`, infinite or not a number;
+/// FLEXCAST_ERROR_CONTRIBUTION and flexcast_last_error() there tell which.
 pub const FLEXCAST_CAUSE_CONTRIBUTION: u32 = 7;
 
 /// What an operation did. Times are nanoseconds of the library's clock, FLEXCAST_NEVER for what has not happened.
@@ -92,9 +92,9 @@ pub struct flexcast_report {
     /// FLEXCAST_WAITED_FOR_... of FLEXCAST_CAUSE_SILENT, the aggregator's number of FLEXCAST_CAUSE_AGGREGATOR, else 0.
     pub code: u32,
     /// Rank that is to blame.
-    pub culprit: u32,
+    pub failed_rank: u32,
     /// Rank that found it.
-    pub witness: u32,
+    pub detecting_rank: u32,
     /// The rate that limited how fast the own bytes were multicast, in Mbit/s; 0: none. Of the datapath "udp".
     pub pace_mbit_per_s: u32,
     /// 1 if the DPAs of the ranks' cards have added, of a sparse AllReduce (FLEXCAST_AGGREGATION_DPA).
@@ -140,8 +140,8 @@ impl flexcast_report {
             overflowed_datagrams: report.overflowed_datagrams,
             cause,
             code,
-            culprit: report.failure.map_or(0, |failure| failure.culprit),
-            witness: report.failure.map_or(0, |failure| failure.witness),
+            failed_rank: report.failure.map_or(0, |failure| failure.failed_rank),
+            detecting_rank: report.failure.map_or(0, |failure| failure.detecting_rank),
             pace_mbit_per_s: report.pace_mbit_per_s.unwrap_or(0),
             added_by_dpa: (report.decision.aggregation() == Some(Aggregation::Dpa)).into(),
             sum_error: report.decision.fixed_point().map_or(0.0, |format| format.error()),

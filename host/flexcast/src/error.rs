@@ -245,7 +245,7 @@ pub enum Error {
     /// The communicator cannot be used any more.
     #[error(
         "the communicator is of no use since an operation failed ({}{}{}): free it, and create another without the \
-         culprit",
+         failed_rank",
         named(.aggregator.as_deref()),
         why(.failure, .calls.as_deref()),
         explained(.connection.as_deref())
@@ -253,12 +253,12 @@ pub enum Error {
     Broken {
         /// The failure.
         failure: Failure,
-        /// The aggregator that is the culprit, as it was given to this rank.
+        /// The aggregator that is the failed rank, as it was given to this rank.
         aggregator: Option<String>,
         /// What two ranks have called, in words, if it has failed because that differs.
         calls: Option<String>,
-        /// What is wrong with the connection to the rank that is the culprit, with its address, if this rank has found
-        /// that.
+        /// What is wrong with the connection to the rank that is the failed rank, with its address, if this rank has
+        /// found that.
         connection: Option<String>,
     },
     /// The progress thread cannot be started.

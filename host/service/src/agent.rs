@@ -27,8 +27,8 @@ use flexcast_proto::service::wire::{
     self, Body, Endpoint, Flags, Group, JoinRefused, Joined, KeyForm, KeyName, OpStart, Packet, Refused,
 };
 use flexcast_proto::service::{
-    Action, ContextId, Culprit, Event, Message, Read, ReadError, Refusal, Region, ServiceProcess, SharedList, Topology,
-    flag,
+    Action, ContextId, Event, FailedParty, Message, Read, ReadError, Refusal, Region, ServiceProcess, SharedList,
+    Topology, flag,
 };
 use flexio::ProtectionDomain;
 
@@ -635,7 +635,7 @@ impl Agent {
                     let bytes = (read.from.bytes - offset).min(MOST_READ_BYTES) as u32;
                     let (from, to) = (read.from.address + offset, read.to.address + offset);
                     let (rkey, lkey) = (read.from.key, read.to.key);
-                    let ends = Ends { near: Culprit::Rank(target), far: Culprit::Rank(holder) };
+                    let ends = Ends { near: FailedParty::Rank(target), far: FailedParty::Rank(holder) };
                     self.transfer(lane, token, ends, Transfer::Read { to, lkey, from, rkey, bytes })?;
                 }
                 Ok(())
@@ -690,7 +690,7 @@ impl Agent {
         self.flags.insert(token, (context, rank));
         self.counts.flags += 1;
         let value = flag(context.collective);
-        let ends = Ends { near: Culprit::Process(own), far: Culprit::Rank(rank) };
+        let ends = Ends { near: FailedParty::Process(own), far: FailedParty::Rank(rank) };
         self.transfer(lane, token, ends, Transfer::Flag { value, to: address, rkey: key })
     }
 
@@ -719,7 +719,7 @@ impl Agent {
                         group.members.iter().filter(|(_, member)| member.peer == peer).map(|(rank, _)| *rank).collect();
                     for rank in ranks {
                         self.events.push_back(Event::RankDied { group: *number, rank });
-                        self.staged.died(*number, Culprit::Rank(rank));
+                        self.staged.died(*number, FailedParty::Rank(rank));
                         if let Some(member) = group.members.get_mut(&rank) {
                             member.leaves = true;
                         }
@@ -733,7 +733,7 @@ impl Agent {
                         group.peers[process] = None;
                         let process = process as u32;
                         self.events.push_back(Event::ProcessDied { group: *number, process });
-                        self.staged.died(*number, Culprit::Process(process));
+                        self.staged.died(*number, FailedParty::Process(process));
                     }
                 }
             }

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use flexcast_proto::service::{Culprit, wire};
+use flexcast_proto::service::{FailedParty, wire};
 use flexcast_proto::session::greeting::{Acquaintance, Greeting, SIDE_NONCE_BYTES, Side, Stranger};
 use flexcast_proto::session::{Party, Role};
 use flexio::{
@@ -97,9 +97,9 @@ pub(crate) enum Transfer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ends {
     /// Of what the own card reads or writes.
-    pub(crate) near: Culprit,
+    pub(crate) near: FailedParty,
     /// Of what the card of the far end does.
-    pub(crate) far: Culprit,
+    pub(crate) far: FailedParty,
 }
 
 /// Why a lane has failed: the first of its transfers that failed. What follows fails with it, and says the same.
@@ -109,7 +109,7 @@ pub(crate) struct Fault {
     pub(crate) status: u32,
     /// Whose memory is at fault. None if the far end has ended the lane because a transfer of its own has failed: only
     /// it knows.
-    pub(crate) culprit: Option<Culprit>,
+    pub(crate) failed_rank: Option<FailedParty>,
 }
 
 /// Statuses of completions by the own card's side: length, operation, protection (twice), binding, access (InfiniBand
@@ -120,12 +120,12 @@ const FLUSHED: u32 = 5;
 
 impl Fault {
     fn new(status: u32, ends: Ends) -> Self {
-        let culprit = match status {
+        let failed_rank = match status {
             FLUSHED => None,
             _ if NEAR.contains(&status) => Some(ends.near),
             _ => Some(ends.far),
         };
-        Self { status, culprit }
+        Self { status, failed_rank }
     }
 
     /// The status as messages have it.

@@ -50,7 +50,7 @@ pub const REPORT_RELEASED: u32 = 4;
 /// Likewise: it has failed.
 pub const REPORT_FAILED: u32 = 8;
 /// Likewise, with [`REPORT_FAILED`]: because two ranks have called different things; see
-/// [`ProgressDetail::culprit_call`].
+/// [`ProgressDetail::failed_rank_call`].
 pub const REPORT_DISAGREES: u32 = 16;
 /// Likewise: the protocol needs nothing more of the operation but the end of the own sends.
 pub const REPORT_RELEASING: u32 = 32;
@@ -183,9 +183,9 @@ abi_struct! {
         /// Address of the receive buffer, for the peer that reads it; the firmware never dereferences it.
         pub address: u64,
         /// Rank at fault ([`COMMAND_FAIL`], as the next two).
-        pub culprit: u32,
+        pub failed_rank: u32,
         /// Rank that noticed.
-        pub witness: u32,
+        pub detecting_rank: u32,
         /// Cause, as `flexcast_proto::Cause::to_bits` gives it.
         pub cause: u32,
         /// Pieces of each block, of a posted operation.
@@ -298,15 +298,15 @@ abi_struct! {
         /// Detail of the status.
         pub detail: u32,
         /// Rank at fault ([`REPORT_FAILED`], as the next two).
-        pub culprit: u32,
+        pub failed_rank: u32,
         /// Rank that noticed.
-        pub witness: u32,
+        pub detecting_rank: u32,
         /// Cause, as `flexcast_proto::Cause::to_bits` gives it.
         pub cause: u32,
         /// What the rank at fault has called ([`REPORT_DISAGREES`], as the next).
-        pub culprit_call: ProgressCall,
+        pub failed_rank_call: ProgressCall,
         /// What the rank that noticed has called.
-        pub witness_call: ProgressCall,
+        pub detecting_rank_call: ProgressCall,
         /// Zero.
         pub reserved: [u64; 5],
     }

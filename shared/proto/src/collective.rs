@@ -445,8 +445,8 @@ impl Participant {
             }
         };
         if over {
-            let (culprit, waited_for) = self.waiting_for();
-            self.fail(Failure { culprit, witness: self.place.rank(), cause: Cause::Silent(waited_for) });
+            let (failed_rank, waited_for) = self.waiting_for();
+            self.fail(Failure { failed_rank, detecting_rank: self.place.rank(), cause: Cause::Silent(waited_for) });
         }
     }
 

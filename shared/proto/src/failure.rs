@@ -1,4 +1,4 @@
-//! Failure of an operation: culprit, witness, and cause.
+//! Failure of an operation: failed rank, detecting rank, and cause.
 
 use thiserror::Error;
 
@@ -11,9 +11,9 @@ pub use code::FailureCode;
 #[error("{}", Told(self))]
 pub struct Failure {
     /// The rank at fault; the own rank if it is this one's worker, user or clock.
-    pub culprit: u32,
+    pub failed_rank: u32,
     /// The rank that noticed.
-    pub witness: u32,
+    pub detecting_rank: u32,
     /// What happened.
     pub cause: Cause,
 }
@@ -21,18 +21,18 @@ pub struct Failure {
 /// What has happened to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// The culprit was waited for in vain.
+    /// The failed rank was waited for in vain.
     Silent(WaitedFor),
     /// Its user cancelled the operation.
     Cancelled,
-    /// It called another operation, or the same one with other arguments than the witness.
+    /// It called another operation, or the same one with other arguments than the detecting rank.
     Disagrees,
     /// Its worker on the card failed, or something else that only it uses.
     Device(FailureCode),
-    /// The connection from the witness to it broke.
+    /// The connection from the detecting rank to it broke.
     Connection(FailureCode),
-    /// An aggregator that is no rank failed the witness, which stands for the culprit. The code is its number among
-    /// those that ranks were given.
+    /// An aggregator that is no rank failed the detecting rank, which stands for the failed rank. The code is its
+    /// number among those that ranks were given.
     #[cfg(feature = "aggregators")]
     Aggregator(u16),
     /// Its contribution to a sum has a number that has no place in the fixed-point numbers that all ranks add. Its own
@@ -135,11 +135,11 @@ struct Told<'a>(&'a Failure);
 
 impl core::fmt::Display for Told<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Failure { culprit, witness, cause } = self.0;
+        let Failure { failed_rank, detecting_rank, cause } = self.0;
         match cause {
-            Cause::Silent(waited_for) if culprit == witness => write!(
+            Cause::Silent(waited_for) if failed_rank == detecting_rank => write!(
                 f,
-                "rank {culprit} did not finish {}: look at its card and at its faults, or allow more time",
+                "rank {failed_rank} did not finish {}: look at its card and at its faults, or allow more time",
                 match waited_for {
                     WaitedFor::OwnSend => "its multicast",
                     WaitedFor::Block => "its reads and copies",
@@ -148,35 +148,35 @@ impl core::fmt::Display for Told<'_> {
             ),
             Cause::Silent(waited_for) => write!(
                 f,
-                "rank {culprit} was silent while rank {witness} waited for it: {waited_for}; see whether rank \
-                 {culprit} is alive and has called the operation, or allow more time"
+                "rank {failed_rank} was silent while rank {detecting_rank} waited for it: {waited_for}; see whether \
+                 rank {failed_rank} is alive and has called the operation, or allow more time"
             ),
             Cause::Cancelled => {
-                write!(f, "rank {culprit} cancelled the operation: all ranks must make a new communicator to go on")
+                write!(f, "rank {failed_rank} cancelled the operation: all ranks must make a new communicator to go on")
             }
             Cause::Disagrees => write!(
                 f,
-                "rank {culprit} called another operation than rank {witness}, or the same one with other arguments: \
-                 compare their calls"
+                "rank {failed_rank} called another operation than rank {detecting_rank}, or the same one with other \
+                 arguments: compare their calls"
             ),
             Cause::Device(code) => {
-                write!(f, "the worker of rank {culprit} failed: {code}; see its log and its card")
+                write!(f, "the worker of rank {failed_rank} failed: {code}; see its log and its card")
             }
             Cause::Connection(code) => write!(
                 f,
-                "the connection from rank {witness} to rank {culprit} broke: {code}; see whether rank {culprit} is \
-                 alive, and the link between them"
+                "the connection from rank {detecting_rank} to rank {failed_rank} broke: {code}; see whether rank \
+                 {failed_rank} is alive, and the link between them"
             ),
             #[cfg(feature = "aggregators")]
             Cause::Aggregator(number) => write!(
                 f,
-                "aggregator {number}, counted from 0, failed rank {witness}: see whether it runs, its log, and the \
-                 network"
+                "aggregator {number}, counted from 0, failed rank {detecting_rank}: see whether it runs, its log, and \
+                 the network"
             ),
             #[cfg(feature = "aggregators")]
             Cause::Contribution => write!(
                 f,
-                "rank {culprit} contributed a number beyond the bound of fixed-point sums (sparse_fixed_point), \
+                "rank {failed_rank} contributed a number beyond the bound of fixed-point sums (sparse_fixed_point), \
                  infinite or not a number: its error says which; raise the bound on all ranks, or leave it out"
             ),
         }
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn texts_name_ranks_and_the_next_step() {
-        for (culprit, cause, text) in [
+        for (failed_rank, cause, text) in [
             (
                 4,
                 Cause::Silent(WaitedFor::Final),
@@ -271,7 +271,7 @@ mod tests {
                  not a number: its error says which; raise the bound on all ranks, or leave it out",
             ),
         ] {
-            assert_eq!(Failure { culprit, witness: 2, cause }.to_string(), text);
+            assert_eq!(Failure { failed_rank, detecting_rank: 2, cause }.to_string(), text);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Culprit of a failure, when ranks wait for ranks that wait themselves.
+//! FailedParty of a failure, when ranks wait for ranks that wait themselves.
 //!
 //! A rank that has waited for too long knows whom it waits for, not whether that one is the cause: it may be alive and
 //! wait for another. So a failure for silence is held for a while before it counts. In that time a rank that is accused
@@ -7,9 +7,9 @@
 //! that changes; who took it from a neighbour goes on to believe that neighbour. Whom a rank accuses, it tells so, and
 //! gets an answer.
 //!
-//! The accused may be behind: still in the operation before, where it waits for the culprit. It answers all the same,
-//! and goes on with its operation. And who is ahead takes what is told of the operation before as it is: whom it waits
-//! for itself follows from that.
+//! The accused may be behind: still in the operation before, where it waits for the failed rank. It answers all the
+//! same, and goes on with its operation. And who is ahead takes what is told of the operation before as it is: whom it
+//! waits for itself follows from that.
 //!
 //! What cannot be otherwise (a broken connection, a worker that failed) ends a rank's part at once, and it goes. So it
 //! tells all ranks that it is connected with: that its connections break then accuses nobody (`Participant::fail`). In
@@ -37,9 +37,9 @@ pub(crate) const fn is_silence(failure: &Failure) -> bool {
 
 /// Whether it cannot be otherwise: the first round of the barrier waits for nobody but the left neighbour's call.
 fn is_first_round(failure: &Failure, ranks: u32) -> bool {
-    let behind = failure.culprit.wrapping_add(1);
+    let behind = failure.failed_rank.wrapping_add(1);
     let behind = if behind == ranks { 0 } else { behind };
-    failure.cause == Cause::Silent(WaitedFor::Barrier) && behind == failure.witness
+    failure.cause == Cause::Silent(WaitedFor::Barrier) && behind == failure.detecting_rank
 }
 
 impl Verdict {
@@ -51,7 +51,7 @@ impl Verdict {
     /// that spoke; `source` is who believes it already.
     pub(crate) fn take(&mut self, new: Failure, from: Option<u32>, source: Option<u32>, place: RankInfo) -> bool {
         let held = self.failure;
-        let spoke = held.culprit == new.witness || from == Some(held.culprit);
+        let spoke = held.failed_rank == new.detecting_rank || from == Some(held.failed_rank);
         // Whoever waits for something else than a signal is behind, in the operation before: there those may be that
         // have not signalled this one.
         let in_barrier = held.cause == Cause::Silent(WaitedFor::Barrier);
@@ -68,18 +68,18 @@ impl Verdict {
 
     /// Whether this rank has something to say to one that tells it of `told`: that it is accused, and lives.
     pub(crate) fn answers(&mut self, told: &Failure, place: RankInfo) -> bool {
-        let accused = is_silence(told) && told.culprit == place.rank() && *told != self.failure;
+        let accused = is_silence(told) && told.failed_rank == place.rank() && *told != self.failure;
         let answers = accused && self.changes <= 2 * place.ranks();
         self.changes += u32::from(answers);
         answers
     }
 }
 
-/// What rank `place` says to a failure it is told of, when it waits for `culprit` itself. `same`: it waits in the
+/// What rank `place` says to a failure it is told of, when it waits for `failed_rank` itself. `same`: it waits in the
 /// operation that has failed. In the next one it knows nothing of it: its left neighbour may not have called that since
 /// it waits in the failed one.
-pub(crate) fn answer(told: Failure, place: RankInfo, (culprit, what): (u32, WaitedFor), same: bool) -> Failure {
-    let own = Failure { culprit, witness: place.rank(), cause: Cause::Silent(what) };
+pub(crate) fn answer(told: Failure, place: RankInfo, (failed_rank, what): (u32, WaitedFor), same: bool) -> Failure {
+    let own = Failure { failed_rank, detecting_rank: place.rank(), cause: Cause::Silent(what) };
     let knows = same && is_first_round(&own, place.ranks()) && matches!(told.cause, Cause::Silent(WaitedFor::Barrier));
-    if is_silence(&told) && (told.culprit == place.rank() || knows) { own } else { told }
+    if is_silence(&told) && (told.failed_rank == place.rank() || knows) { own } else { told }
 }

@@ -123,11 +123,11 @@ fn run(ranks: u32, good: u32, odd: RankSet, seed: u64) {
     assert_eq!((group.multicasts[0], &group.released), (good, &vec![good; count]));
     for failure in group.failed.iter().flatten() {
         assert_eq!(failure.cause, Cause::Disagrees);
-        assert_ne!(odd.contains(failure.culprit), odd.contains(failure.witness));
+        assert_ne!(odd.contains(failure.failed_rank), odd.contains(failure.detecting_rank));
     }
     for (machine, failure) in group.machines.iter().zip(group.failed.iter().flatten()) {
         let found = machine.disagreement().expect("every rank knows both calls");
-        assert_eq!(found.ranks, [failure.culprit, failure.witness]);
+        assert_eq!(found.ranks, [failure.failed_rank, failure.detecting_rank]);
         assert_eq!(found.calls, found.ranks.map(|rank| call(rank as usize, good)));
     }
 }

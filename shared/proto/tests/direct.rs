@@ -144,10 +144,10 @@ fn disagree(ranks: u32, direct: &[bool], eager: bool, seed: u64) {
     for (number, rank) in group.all.iter().enumerate() {
         let failure = rank.failed.unwrap_or_else(|| panic!("rank {number} does not hear of it"));
         assert_eq!((failure.cause, rank.released), (Cause::Disagrees, 0), "rank {number}");
-        let (culprit, witness) = (failure.culprit as usize, failure.witness as usize);
-        assert!(!direct[culprit] && direct[witness], "rank {witness} has found rank {culprit}");
+        let (failed_rank, detecting_rank) = (failure.failed_rank as usize, failure.detecting_rank as usize);
+        assert!(!direct[failed_rank] && direct[detecting_rank], "rank {detecting_rank} has found rank {failed_rank}");
         let found = rank.machine.disagreement().expect("every rank knows both calls");
-        assert_eq!(found.ranks, [failure.culprit, failure.witness]);
+        assert_eq!(found.ranks, [failure.failed_rank, failure.detecting_rank]);
         assert_ne!(found.calls[0], found.calls[1]);
     }
 }
@@ -186,6 +186,6 @@ fn a_direct_operation_ends_at_its_bound() {
     machine.handle_time(500 + TIMEOUT_PS + 1);
     machine.handle_time(500 + TIMEOUT_PS + 101);
     group.act(0);
-    let failure = Failure { culprit: 2, witness: 0, cause: Cause::Silent(WaitedFor::Block) };
+    let failure = Failure { failed_rank: 2, detecting_rank: 0, cause: Cause::Silent(WaitedFor::Block) };
     assert_eq!(group.all[0].failed, Some(failure));
 }

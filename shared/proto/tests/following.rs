@@ -278,7 +278,7 @@ fn whoever_lives_names_the_silent_one_whichever_operation_it_is_in() {
             match end {
                 None => panic!("rank {rank} has no end: {case:?}, {ends:?}"),
                 Some(Ok(())) => {}
-                Some(Err(failure)) if failure.culprit as usize == case.victim => right += 1,
+                Some(Err(failure)) if failure.failed_rank as usize == case.victim => right += 1,
                 Some(Err(_)) => wrong.push(format!("rank {rank}, {case:?}: {ends:?}")),
             }
             if let Some(Err(failure)) = end {
@@ -303,9 +303,9 @@ fn actions(machine: &mut Participant) -> Vec<Action> {
     std::iter::from_fn(|| machine.poll()).collect()
 }
 
-fn told(operation: u32, culprit: u32, witness: u32) -> Message {
+fn told(operation: u32, failed_rank: u32, detecting_rank: u32) -> Message {
     let cause = Cause::Silent(WaitedFor::Barrier);
-    Message { operation, body: Body::Failed { failure: Failure { culprit, witness, cause }, calls: None } }
+    Message { operation, body: Body::Failed { failure: Failure { failed_rank, detecting_rank, cause }, calls: None } }
 }
 
 /// Its left neighbour has not called the next operation because it waits in the one before, as it says.
@@ -323,7 +323,7 @@ fn who_is_ahead_believes_a_neighbour_that_is_behind() {
     machine.handle_time(20);
     machine.handle_time(20 + TIMES.1 / 4);
     let cause = Cause::Silent(WaitedFor::Barrier);
-    assert_eq!(actions(&mut machine).last(), Some(&Action::Fail(Failure { culprit: 0, witness: 2, cause })));
+    assert_eq!(actions(&mut machine).last(), Some(&Action::Fail(Failure { failed_rank: 0, detecting_rank: 2, cause })));
 }
 
 /// It does not wait until it gives up itself, and its own operation goes on.

@@ -59,7 +59,7 @@ fn run(count: usize, chains: u32, (victim, kill_ps): (usize, u64), seed: u64) ->
             let vain = !wires[rank * count + peer].is_empty() && wires[peer * count + rank].is_empty();
             if gone && vain && dice.below(20) == 0 {
                 let cause = Cause::Connection(RETRIES);
-                machines[rank].tell().fail(Failure { culprit: peer as u32, witness: rank as u32, cause });
+                machines[rank].tell().fail(Failure { failed_rank: peer as u32, detecting_rank: rank as u32, cause });
             }
         });
         let outgoing = &mut wires[rank * count..(rank + 1) * count];
@@ -97,7 +97,7 @@ fn survivors_name_the_one_that_was_killed_and_never_one_that_left_because_of_it(
                             match end {
                                 None => panic!("no end: {}", case()),
                                 Some(End::Failed(failure)) => {
-                                    assert_eq!(failure.culprit as usize, victim, "{}", case());
+                                    assert_eq!(failure.failed_rank as usize, victim, "{}", case());
                                     failed += 1;
                                 }
                                 Some(_) => {}
@@ -150,10 +150,14 @@ fn ranks_that_fail_in_different_operations_come_to_rest() {
             if fails_in.is_none() && released[rank] && released.contains(&false) {
                 let behind = released.iter().position(|released| !released).unwrap();
                 machines[rank].tell().post(OperationDescriptor { operation: 1, ..descriptor(RANKS, RANKS) }, 1);
-                for witness in [rank, behind] {
-                    let culprit = (0..RANKS).find(|culprit| *culprit != witness as u32).unwrap();
+                for detecting_rank in [rank, behind] {
+                    let failed_rank = (0..RANKS).find(|failed_rank| *failed_rank != detecting_rank as u32).unwrap();
                     let cause = Cause::Connection(FailureCode::RetriesExceeded);
-                    machines[witness].tell().fail(Failure { culprit, witness: witness as u32, cause });
+                    machines[detecting_rank].tell().fail(Failure {
+                        failed_rank,
+                        detecting_rank: detecting_rank as u32,
+                        cause,
+                    });
                 }
                 fails_in = Some(rank);
             }

@@ -194,13 +194,13 @@ impl Collective {
 
     /// A rank gives its buffers back: its keys are no more, its reads, sends and worker are over.
     fn failed(&self, state: &mut State, rank: usize, failure: Failure) {
-        let Failure { culprit, witness, cause } = failure;
+        let Failure { failed_rank, detecting_rank, cause } = failure;
         let this = &mut state.ranks[rank];
         let fitting = match cause {
-            Cause::Cancelled => culprit == witness && state.cancelled == Some(culprit),
+            Cause::Cancelled => failed_rank == detecting_rank && state.cancelled == Some(failed_rank),
             // A read from a buffer whose keys are no more.
             Cause::Connection(_) => state.cancelled.is_some(),
-            Cause::Disagrees => self.odd.contains(culprit) != self.odd.contains(witness),
+            Cause::Disagrees => self.odd.contains(failed_rank) != self.odd.contains(detecting_rank),
             Cause::Silent(_) | Cause::Device(_) | Cause::Aggregator(_) | Cause::Contribution => false,
         };
         if !fitting || this.failed.is_some() {
@@ -214,7 +214,7 @@ impl Collective {
             this.machine.fail(failure);
             while this.machine.poll().is_some() {}
             (this.holds, this.released, this.cut_off) = (self.pieces().all(), false, true);
-            this.failed = Some(Failure { culprit: 0, witness: 0, cause });
+            this.failed = Some(Failure { failed_rank: 0, detecting_rank: 0, cause });
         }
     }
 
@@ -372,8 +372,8 @@ impl Model for Collective {
                 let source = &state.ranks[from as usize];
                 if source.failed.is_some() {
                     let failure = Failure {
-                        culprit: from,
-                        witness: rank as u32,
+                        failed_rank: from,
+                        detecting_rank: rank as u32,
                         cause: Cause::Connection(FailureCode::RetriesExceeded),
                     };
                     state.ranks[rank].machine.fail(failure);

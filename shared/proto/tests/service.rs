@@ -8,7 +8,7 @@ mod world;
 use std::collections::VecDeque;
 
 use flexcast_proto::service::{
-    Action, Announcement, Call, Cause, ContextId, Culprit, Event, Failure, Ignored, Limits, LocalCopies, Message,
+    Action, Announcement, Call, Cause, ContextId, Event, FailedParty, Failure, Ignored, Limits, LocalCopies, Message,
     Operation, Read, ReadError, Reader, Refusal, Region, ServiceProcess,
 };
 use proptest::prelude::*;
@@ -317,9 +317,9 @@ fn ranks_that_differ_fail_by_name() {
     let region = |bytes| Region { address: 0, key: 0, bytes };
     let alltoallv = |bytes| Call::Alltoallv { send: vec![region(bytes); 2], receive: vec![region(bytes); 2] };
     let allgatherv = Call::Allgatherv { send: region(8), receive: vec![region(8); 2], copies: LocalCopies::Host };
-    let cause = Cause::Bytes { witness: 1, found: 8, expected: 4 };
+    let cause = Cause::Bytes { detecting_rank: 1, found: 8, expected: 4 };
     let mixed = Cause::Operation { found: BY_HOST, expected: Operation::Alltoallv };
-    for (second, culprit, cause) in [(alltoallv(4), 0, cause), (allgatherv, 1, mixed)] {
+    for (second, failed_rank, cause) in [(alltoallv(4), 0, cause), (allgatherv, 1, mixed)] {
         let mut machine = ServiceProcess::new(Limits::default()).unwrap();
         machine.add_group(0, topology.clone(), 0).unwrap();
         let mut told = Vec::new();
@@ -344,7 +344,7 @@ fn ranks_that_differ_fail_by_name() {
                 }
             }
         }
-        let failure = Failure { culprit: Culprit::Rank(culprit), cause };
+        let failure = Failure { failed_rank: FailedParty::Rank(failed_rank), cause };
         assert_eq!(told, [(0, failure), (1, failure)]);
         assert_eq!(machine.under_way(0), Some(0));
     }
@@ -361,7 +361,7 @@ fn ranks_that_disagree_about_copies_inside_a_host_are_told() {
     let held = Message::Held { source: 2, holder: 2, region, copies };
     let block = Message::Block { announcement: Announcement { source: 3, region }, forwards: 0, copies };
     // Ranks 0 and 1 have process 0, rank 2 of the same host process 1, rank 3 of another host process 2.
-    for (event, culprit) in [(enter(1, copies), 1), (arrived(1, held), 2), (arrived(2, block), 3)] {
+    for (event, failed_rank) in [(enter(1, copies), 1), (arrived(1, held), 2), (arrived(2, block), 3)] {
         let mut machine = ServiceProcess::new(Limits::default()).unwrap();
         machine.add_group(0, world::topology(&[0, 0, 0, 1], 2), 0).unwrap();
         let mut actions = Vec::new();
@@ -370,7 +370,7 @@ fn ranks_that_disagree_about_copies_inside_a_host_are_told() {
         actions.clear();
         machine.handle(event, &mut actions).unwrap();
         let cause = Cause::Operation { found: BY_CARD, expected: BY_HOST };
-        let failure = Failure { culprit: Culprit::Rank(culprit), cause };
+        let failure = Failure { failed_rank: FailedParty::Rank(failed_rank), cause };
         for to in [1, 2] {
             let told = Action::Send { to, context: FIRST, message: Message::Failed(failure) };
             assert!(actions.contains(&told), "{actions:?}");
@@ -379,8 +379,8 @@ fn ranks_that_disagree_about_copies_inside_a_host_are_told() {
         assert_eq!(
             failure.to_string(),
             format!(
-                "rank {culprit} has called Allgatherv with copies by the cards, but a rank of another service process \
-                 Allgatherv with copies by the hosts: call the same on all ranks"
+                "rank {failed_rank} has called Allgatherv with copies by the cards, but a rank of another service \
+                 process Allgatherv with copies by the hosts: call the same on all ranks"
             )
         );
     }

@@ -9,7 +9,7 @@ mod packets;
 mod world;
 
 use flexcast_proto::service::{
-    Between, Culprit, Delivery, Descriptor, Multicast, Part, Region, StagedAction, StagedCause, StagedEvent,
+    Between, Delivery, Descriptor, FailedParty, Multicast, Part, Region, StagedAction, StagedCause, StagedEvent,
     StagedFailure, StagedMessage, StagedProcess, StagedReader, StagedRefusal, Staging, Topology, Work,
 };
 use proptest::prelude::*;
@@ -87,7 +87,7 @@ fn what_is_called_wrongly_is_refused_or_fails_by_name() {
     call(0, descriptor, part(0)).unwrap();
     call(0, broadcast(0, Delivery::Flat, 16), Part { send: region(16), ..part(1) }).unwrap();
     assert_eq!(machine.ignored().duplicates, 1);
-    let failure = StagedFailure { culprit: Culprit::Rank(1), cause: StagedCause::Disagrees };
+    let failure = StagedFailure { failed_rank: FailedParty::Rank(1), cause: StagedCause::Disagrees };
     assert_eq!(actions, [0, 1].map(|rank| StagedAction::Fail { rank, failure }));
 }
 

@@ -68,9 +68,9 @@ fn check(count: usize, chains: u32, silent: &[(usize, u64)], loss_percent: usize
         match end {
             None => panic!("no end: {}", case()),
             Some(End::Released) => {}
-            Some(End::Failed(Failure { culprit, cause, .. })) => {
+            Some(End::Failed(Failure { failed_rank, cause, .. })) => {
                 assert!(matches!(cause, Cause::Silent(_)), "{}", case());
-                match silent.iter().any(|(who, _)| *who == *culprit as usize) {
+                match silent.iter().any(|(who, _)| *who == *failed_rank as usize) {
                     true => right += 1,
                     false => wrong += 1,
                 }

@@ -303,7 +303,7 @@ proptest! {
         for (rank, end) in ends.iter().enumerate().filter(|(rank, _)| *rank != dead) {
             match end {
                 End::Complete(array) => prop_assert_eq!(array, &sums(&arrays)),
-                End::Failed(culprit) => prop_assert_eq!(*culprit, dead as u32),
+                End::Failed(failed_rank) => prop_assert_eq!(*failed_rank, dead as u32),
                 other => prop_assert!(false, "worker {}: {:?}", rank, other),
             }
         }

@@ -28,7 +28,7 @@ fn summary() -> Summary {
 }
 
 fn failed(cause: Cause) -> Body {
-    Body::Failed { failure: Failure { culprit: 3, witness: 2, cause }, calls: None }
+    Body::Failed { failure: Failure { failed_rank: 3, detecting_rank: 2, cause }, calls: None }
 }
 
 /// Bytes of a header and then of a body, and zeros.
@@ -58,7 +58,7 @@ fn the_format_is_pinned() {
     ] {
         assert_eq!(encode(failed(cause)), layout(6, &[[3, 0, 0, 0], [2, 0, 0, 0], codes].concat()));
     }
-    let failure = Failure { culprit: 3, witness: 2, cause: Cause::Disagrees };
+    let failure = Failure { failed_rank: 3, detecting_rank: 2, cause: Cause::Disagrees };
     let calls = Some([summary(), Summary::between_pairs(Kind::Reduce, 4, 8, 0x1_0005, Algorithm::Sparse)]);
     let first = [[1, 3, 0, 0], [187, 0, 0, 0], [0, 16, 0, 0], [0; 4], [0, 8, 0, 0], [3, 0, 0, 0]].concat();
     let second = [[5, 10, 0, 0], [4, 0, 0, 0], [8, 0, 0, 0], [0; 4], [5, 0, 1, 0], [1, 0, 0, 0]].concat();
@@ -139,8 +139,8 @@ fn what_is_malformed_is_reported() {
     let broken = failed(Cause::Connection(FailureCode::RetriesExceeded));
     assert_eq!(refused(broken, |b| b[31] = 0xFF).0, WireError::Failure { found: 0xFF0C });
     assert_eq!(refused(silent, |b| b[28] = 0).0, WireError::Code { field: "cause", found: 0, last: 7 });
-    assert_eq!(refused(silent, |b| b[20] = 255).0, WireError::Rank { field: "culprit", found: 255, ranks: 188 });
-    assert_eq!(refused(silent, |b| b[24] = 255).0, WireError::Rank { field: "witness", found: 255, ranks: 188 });
+    assert_eq!(refused(silent, |b| b[20] = 255).0, WireError::Rank { field: "failed_rank", found: 255, ranks: 188 });
+    assert_eq!(refused(silent, |b| b[24] = 255).0, WireError::Rank { field: "detecting_rank", found: 255, ranks: 188 });
     assert_eq!(CODEC.decode(&[]), Err(WireError::Length { found: 0, expected: 20 }));
     assert_eq!(communicator_of(&encode(Body::Final)), Ok(COMMUNICATOR));
     let mut bytes = encode(Body::Final);
@@ -199,9 +199,8 @@ fn any_body(ranks: u32) -> impl Strategy<Value = Body> {
         (any_pieces(), any::<bool>()).prop_map(|(pieces, last)| Body::Fetch { pieces, last }),
         any_pieces().prop_map(|pieces| Body::Acknowledge { pieces }),
         Just(Body::Final),
-        (rank.clone(), rank, any_cause(), any_calls()).prop_map(|(culprit, witness, cause, calls)| Body::Failed {
-            failure: Failure { culprit, witness, cause },
-            calls,
+        (rank.clone(), rank, any_cause(), any_calls()).prop_map(|(failed_rank, detecting_rank, cause, calls)| {
+            Body::Failed { failure: Failure { failed_rank, detecting_rank, cause }, calls }
         }),
     ]
 }

@@ -150,7 +150,7 @@ fn a_number_beyond_the_bound_fails_the_operation_on_all_ranks() {
         for (rank, end) in world.end(call).into_iter().enumerate() {
             let failed = end.expect_err("no sum");
             let failure = failed.report.failure.expect("told");
-            assert_eq!((failure.culprit, failure.cause), (1, Cause::Contribution), "{failed}");
+            assert_eq!((failure.failed_rank, failure.cause), (1, Cause::Contribution), "{failed}");
             assert!(failed.receive.is_some(), "the buffer comes back");
             if rank == 1 {
                 let place = |source: &FixedPointError| matches!(source, FixedPointError::Beyond { place: 2777, .. });

@@ -24,7 +24,7 @@ pub(crate) const PATIENCE: &str = "FLEXCAST_TEST_PATIENCE";
 /// Longer than any rank stays without a processor where nothing may fail.
 pub(crate) const PATIENT: &str = "30";
 /// How long ranks wait for one another in the store: longer than for connections, so that whoever waits for one is not
-/// taken for the culprit.
+/// taken for the failed rank.
 pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long they wait for others to begin an operation.
 pub(crate) const BARRIER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -54,13 +54,13 @@ impl From<flexcast::bootstrap::StoreError> for Ended {
 
 impl From<Error> for Ended {
     fn from(error: Error) -> Self {
-        let culprit = match &error {
+        let failed_rank = match &error {
             Error::Failed { failure, .. } | Error::Connection { failure, .. } | Error::Broken { failure, .. } => {
-                Some(failure.culprit)
+                Some(failure.failed_rank)
             }
             _ => None,
         };
-        Self::Failed(culprit, error.to_string())
+        Self::Failed(failed_rank, error.to_string())
     }
 }
 
@@ -275,7 +275,7 @@ pub(crate) fn main() {
     let ended = go(&task).map_or_else(|ended| ended, |()| Ended::Well);
     match ended {
         Ended::Well => say("ended well"),
-        Ended::Failed(culprit, text) => say(&format!("failed: {} {text}", culprit.map_or(-1, i64::from))),
+        Ended::Failed(failed_rank, text) => say(&format!("failed: {} {text}", failed_rank.map_or(-1, i64::from))),
     }
     let mut after = Held::now();
     // The system lists a thread for a moment after it has ended.

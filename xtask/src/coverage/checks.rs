@@ -135,7 +135,8 @@ fn functions(
     Ok(findings)
 }
 
-/// Whether the witness of a refused function names it, in its own file or in a C program of the same name beside it.
+/// Whether the detecting rank of a refused function names it, in its own file or in a C program of the same name beside
+/// it.
 fn calls(row: &Row, sources: &mut Sources<'_>) -> bool {
     let Some((path, _)) = row.by.as_deref().and_then(|by| by.split_once(": ")) else { return false };
     let program = path.rsplit('/').next().unwrap_or_default().replace(".rs", ".c");

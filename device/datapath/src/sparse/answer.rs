@@ -51,8 +51,8 @@ impl Served<'_> {
         }
     }
 
-    /// Tells a worker whose message has come that its instance has stopped: a message without bytes, with the culprit
-    /// in the immediate. One without room for it is not told.
+    /// Tells a worker whose message has come that its instance has stopped: a message without bytes, with the failed
+    /// rank in the immediate. One without room for it is not told.
     #[cold]
     #[inline(never)]
     pub(super) fn give_up(&mut self, number: usize) {
@@ -64,7 +64,7 @@ impl Served<'_> {
         // Its completion would tell nothing.
         let words = [
             ControlSegment::head(peer.produced as u16, WqeOpcode::SendImmediate, queue.number(), 1),
-            ControlSegment::tail(FLAG_ON_ERROR, instance.state.culprit),
+            ControlSegment::tail(FLAG_ON_ERROR, instance.state.failed_rank),
         ];
         queue.write_words(peer.produced, words);
         peer.produced += 1;

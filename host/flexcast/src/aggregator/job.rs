@@ -65,7 +65,7 @@ pub(super) struct Job {
 }
 
 /// Takes what one worker sends.
-struct Ears<'j> {
+struct Inbox<'j> {
     terms: &'j Terms,
     operation: &'j mut Option<Operation>,
     latest: &'j mut Option<u32>,
@@ -86,13 +86,13 @@ struct Ears<'j> {
     received_bytes: u64,
 }
 
-impl Ears<'_> {
+impl Inbox<'_> {
     fn open(&mut self) -> Option<&mut Operation> {
         if self.is_over || self.end.is_some() { None } else { self.operation.as_mut() }
     }
 }
 
-impl Listener for Ears<'_> {
+impl Listener for Inbox<'_> {
     fn is_due(&self, operation: u32, _: bool) -> bool {
         // Whoever is ahead waits until the answers of the operation before are with all others.
         let under_way = self.operation.as_ref().filter(|_| !self.is_over);
@@ -225,17 +225,17 @@ impl Job {
 
     /// Takes what has come from a worker.
     pub(super) fn receive(&mut self, rank: u32, room: &mut [u8], now: Instant) {
-        self.listen(rank, now, |peer, ears| {
+        self.listen(rank, now, |peer, inbox| {
             if peer.is_heard() {
-                peer.receive(room, ears);
+                peer.receive(room, inbox);
             }
         });
     }
 
-    fn listen(&mut self, rank: u32, now: Instant, hear: impl FnOnce(&mut Peer, &mut Ears<'_>)) {
+    fn listen(&mut self, rank: u32, now: Instant, hear: impl FnOnce(&mut Peer, &mut Inbox<'_>)) {
         let Self { terms, seats, operation, latest, spare, cards, reservation, closes, .. } = self;
         let Some(seat) = seats.get_mut(rank as usize).and_then(Option::as_mut) else { return };
-        let mut ears = Ears {
+        let mut inbox = Inbox {
             terms,
             operation,
             latest,
@@ -250,8 +250,8 @@ impl Job {
             end: None,
             received_bytes: 0,
         };
-        hear(&mut seat.peer, &mut ears);
-        let Ears { endpoint, begun, progressed, wrong, end, received_bytes, .. } = ears;
+        hear(&mut seat.peer, &mut inbox);
+        let Inbox { endpoint, begun, progressed, wrong, end, received_bytes, .. } = inbox;
         if wrong {
             tracing::warn!(job = %format!("{:x}", self.terms.job), rank, "a worker does not keep to the protocol");
             seat.peer.distrust();
@@ -390,7 +390,7 @@ impl Job {
         self.operations += 1;
         self.leaving = None;
         for rank in 0..self.terms.workers {
-            self.listen(rank, now, |peer, ears| _ = peer.resume(ears));
+            self.listen(rank, now, |peer, inbox| _ = peer.resume(inbox));
         }
         true
     }

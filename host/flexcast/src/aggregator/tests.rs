@@ -76,7 +76,7 @@ impl Group {
             let place = RankInfo::new(rank as u32, workers).unwrap();
             let what = (bytes, reduction, options);
             let asked = (called, reproducible);
-            let sparse = Sparse::new(what, place, Aggregators::Apart(aggregators), asked, Spare::default()).unwrap();
+            let sparse = Sparse::new(what, place, Aggregators::External(aggregators), asked, Spare::default()).unwrap();
             let (send, receive) = if in_place { (None, array) } else { (Some(array), vec![0xa5; bytes as usize]) };
             Worker { sparse, send, receive }
         };

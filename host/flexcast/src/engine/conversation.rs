@@ -149,8 +149,8 @@ impl Conversation {
             // Where calls differ, the state machine has found that by itself, and names the rank.
             let own = self.place.rank();
             self.participant.fail(Failure {
-                culprit: own,
-                witness: own,
+                failed_rank: own,
+                detecting_rank: own,
                 cause: Cause::Connection(FailureCode::ProtocolViolation),
             });
         }
@@ -184,7 +184,7 @@ impl Conversation {
                 if let Some(from) = self.current.wrong_note.take() {
                     // Where calls differ, the state machine has found that by itself, and names the rank.
                     let (own, cause) = (self.place.rank(), Cause::Connection(FailureCode::ProtocolViolation));
-                    participant.fail(Failure { culprit: from, witness: own, cause });
+                    participant.fail(Failure { failed_rank: from, detecting_rank: own, cause });
                 }
             }
             Notice::Received => {
@@ -247,7 +247,7 @@ impl Conversation {
         if let Err(error) = self.take(from, bytes) {
             tracing::error!(from, error, "message refused");
             let cause = Cause::Connection(FailureCode::ProtocolViolation);
-            self.participant.fail(Failure { culprit: from, witness: self.place.rank(), cause });
+            self.participant.fail(Failure { failed_rank: from, detecting_rank: self.place.rank(), cause });
         }
     }
 
@@ -305,7 +305,7 @@ impl Conversation {
     /// The connection to a peer has broken.
     pub(crate) fn broken(&mut self, rank: u32, code: FailureCode) {
         let cause = Cause::Connection(code);
-        self.participant.fail(Failure { culprit: rank, witness: self.place.rank(), cause });
+        self.participant.fail(Failure { failed_rank: rank, detecting_rank: self.place.rank(), cause });
     }
 
     /// Pieces are to be read together, under the number of the first; none of their bytes are missing if there are no

@@ -140,7 +140,7 @@ impl Requests {
         let Some(address) = self.aggregator(failure) else {
             return Error::Failed { operation, failure, calls: self.calls() };
         };
-        let told = || format!("failed, as rank {} says: see whether it runs, and its log", failure.witness);
+        let told = || format!("failed, as rank {} says: see whether it runs, and its log", failure.detecting_rank);
         Error::Aggregator { operation, address, reason: found.unwrap_or_else(told), failure }
     }
 

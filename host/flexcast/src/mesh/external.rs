@@ -133,7 +133,7 @@ pub(crate) fn unanswered(what: &str, tries: u32) -> String {
 }
 
 /// Of a bound (`barrier_timeout`), how long an aggregator may be silent: it counts as failed before the rank that waits
-/// for it would be held to be the culprit.
+/// for it would be held to be the failed rank.
 pub(crate) const fn patience_ps(bound_ps: u64) -> u64 {
     bound_ps / 4 * 3
 }

@@ -207,7 +207,7 @@ mod tests {
     fn reasons_are_told_from_other_messages() {
         use flexcast_proto::wire::{Availability, Codec};
         use flexcast_proto::{Body, Cause, Failure, Message};
-        let failure = Failure { culprit: 1, witness: 0, cause: Cause::Cancelled };
+        let failure = Failure { failed_rank: 1, detecting_rank: 0, cause: Cause::Cancelled };
         let encoded = |body| Codec::new(7, 4).encode(&Message { operation: 1, body }, Availability::default());
         assert!(tells_failure(encoded(Body::Failed { failure, calls: None }).as_bytes()));
         assert!(!tells_failure(encoded(Body::Final).as_bytes()) && !tells_failure(b"FXCM"));

@@ -270,8 +270,8 @@ fn an_abandoned_message_ends(one: Stream, other: Stream) {
 }
 
 /// Lets all ranks take what there is, once.
-fn turn(meshes: &mut [Mesh], ears: &mut [Ear]) {
-    for (mesh, ear) in meshes.iter_mut().zip(ears) {
+fn turn(meshes: &mut [Mesh], inbox: &mut [Ear]) {
+    for (mesh, ear) in meshes.iter_mut().zip(inbox) {
         mesh.admit(&mut Unwatched);
         mesh.flush(&());
         (0..mesh.peers.len()).for_each(|number| _ = mesh.receive(number, ear));
@@ -280,13 +280,13 @@ fn turn(meshes: &mut [Mesh], ears: &mut [Ear]) {
 
 /// Lets all ranks take what comes until each has heard so many messages.
 fn hear(meshes: &mut [Mesh], messages: &[usize]) -> Vec<Vec<String>> {
-    let mut ears: Vec<Ear> = meshes.iter().map(|_| Ear::new(1, 0)).collect();
+    let mut inbox: Vec<Ear> = meshes.iter().map(|_| Ear::new(1, 0)).collect();
     let until = Instant::now() + BOUND;
-    let is_over = |ears: &[Ear]| ears.iter().zip(messages).all(|(ear, messages)| ear.heard.len() >= *messages);
-    while !is_over(&ears) && Instant::now() < until {
-        turn(meshes, &mut ears);
+    let is_over = |inbox: &[Ear]| inbox.iter().zip(messages).all(|(ear, messages)| ear.heard.len() >= *messages);
+    while !is_over(&inbox) && Instant::now() < until {
+        turn(meshes, &mut inbox);
     }
-    ears.into_iter().map(|ear| ear.heard).collect()
+    inbox.into_iter().map(|ear| ear.heard).collect()
 }
 
 #[test]

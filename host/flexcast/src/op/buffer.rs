@@ -8,7 +8,7 @@ use flexcast_service::MemoryId;
 use flexio::{Access, HostBuffer, MemoryRegion, ProtectionDomain};
 
 use crate::error::{Error, Result};
-use crate::op::lease::{Graveyard, Lease};
+use crate::op::lease::{DeferredFree, Lease};
 use crate::op::region::Shared;
 
 /// Memory of the caller that a card may use. An operation takes it over and gives it back when it is done, so that
@@ -354,17 +354,17 @@ impl Buffer {
     }
 
     /// Lets a service process use the memory, unless it may: `share` makes a key over it. It is taken back with
-    /// [`Buffer::unlend`], or by the graveyard's owner once the buffer is dropped.
+    /// [`Buffer::unlend`], or by the deferred_free's owner once the buffer is dropped.
     ///
     /// # Errors
     /// The card refuses; what `share` gives.
     pub(crate) fn lend(
         &mut self,
-        graveyard: &Arc<Graveyard>,
+        deferred_free: &Arc<DeferredFree>,
         share: impl FnOnce(MemoryRegion) -> Result<MemoryId>,
     ) -> Result<MemoryId> {
         let registered = self.registered().ok_or_else(foreign)?;
-        if let Some(memory) = registered.leases.iter().find_map(|lease| lease.of(graveyard)) {
+        if let Some(memory) = registered.leases.iter().find_map(|lease| lease.of(deferred_free)) {
             return Ok(memory);
         }
         registered.leases.retain(|lease| lease.process().is_some());
@@ -373,12 +373,12 @@ impl Buffer {
         let access = if access.contains(Access::LOCAL_WRITE) { REACHABLE } else { Access::REMOTE_READ };
         let bytes = NonNull::new(std::ptr::with_exposed_provenance_mut(start as usize)).unwrap_or(NonNull::dangling());
         // SAFETY: the bytes are those of `region`, reached by raw pointers alone. They stay allocated until the second
-        // registration is gone: the graveyard's owner drops that before it drops its graveyard, and until then a buffer
-        // that is dropped leaves its memory there. `renewed` does not move memory that is lent; memory of a
+        // registration is gone: the deferred_free's owner drops that before it drops its deferred_free, and until then
+        // a buffer that is dropped leaves its memory there. `renewed` does not move memory that is lent; memory of a
         // `UserMemory` is lent for one operation, which has the buffer.
         let second = unsafe { MemoryRegion::register_raw(region.pd(), bytes, region.len(), access) }?;
         let memory = share(second)?;
-        registered.leases.push(Lease::new(graveyard, memory));
+        registered.leases.push(Lease::new(deferred_free, memory));
         Ok(memory)
     }
 
@@ -388,16 +388,16 @@ impl Buffer {
     }
 
     /// What a service process may use by [`Buffer::lend`].
-    pub(crate) fn lease_of(&mut self, graveyard: &Arc<Graveyard>) -> Option<MemoryId> {
-        self.registered()?.leases.iter().find_map(|lease| lease.of(graveyard))
+    pub(crate) fn lease_of(&mut self, deferred_free: &Arc<DeferredFree>) -> Option<MemoryId> {
+        self.registered()?.leases.iter().find_map(|lease| lease.of(deferred_free))
     }
 
     /// What a service process may use by [`Buffer::lend`], which the caller takes back before the buffer goes anywhere
     /// else.
-    pub(crate) fn unlend(&mut self, graveyard: &Arc<Graveyard>) -> Option<MemoryId> {
+    pub(crate) fn unlend(&mut self, deferred_free: &Arc<DeferredFree>) -> Option<MemoryId> {
         let leases = &mut self.registered()?.leases;
-        let at = leases.iter().position(|lease| lease.of(graveyard).is_some())?;
-        leases.swap_remove(at).of(graveyard)
+        let at = leases.iter().position(|lease| lease.of(deferred_free).is_some())?;
+        leases.swap_remove(at).of(deferred_free)
     }
 
     /// Its registration.
@@ -417,7 +417,7 @@ impl Drop for Buffer {
         let Some(registered) = self.registered() else { return };
         let leases = std::mem::take(&mut registered.leases);
         if !leases.is_empty() {
-            Lease::bury(leases, std::mem::replace(&mut self.memory, Memory::Host(HostMemory::Nothing)));
+            Lease::defer_free(leases, std::mem::replace(&mut self.memory, Memory::Host(HostMemory::Nothing)));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Memory of buffers that a service process may use, between its first use and the end of the buffer.
 //!
 //! A buffer keeps the number of its memory with each service process ([`Lease`]). One that is dropped meanwhile leaves
-//! its memory with who has lent it ([`Graveyard`]): it is freed once the service process has let go of its key.
+//! its memory with who has lent it ([`DeferredFree`]): it is freed once the service process has let go of its key.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,18 +13,18 @@ use flexcast_service::MemoryId;
 pub(crate) type Kept = Arc<Mutex<dyn Send>>;
 
 /// Memory of buffers that are gone, until it is taken back from a service process.
-pub(crate) struct Graveyard {
+pub(crate) struct DeferredFree {
     process: SocketAddr,
     left: Mutex<Vec<(MemoryId, Kept)>>,
 }
 
-impl fmt::Debug for Graveyard {
+impl fmt::Debug for DeferredFree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Graveyard").finish_non_exhaustive()
+        f.debug_struct("DeferredFree").finish_non_exhaustive()
     }
 }
 
-impl Graveyard {
+impl DeferredFree {
     /// That of the memory which the process at this address may use. Who has it drops the keys of that memory first.
     pub(crate) fn new(process: SocketAddr) -> Self {
         Self { process, left: Mutex::default() }
@@ -39,32 +39,32 @@ impl Graveyard {
 /// Memory that a service process may use.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    graveyard: Weak<Graveyard>,
+    deferred_free: Weak<DeferredFree>,
     memory: MemoryId,
 }
 
 impl Lease {
-    pub(crate) fn new(graveyard: &Arc<Graveyard>, memory: MemoryId) -> Self {
-        Self { graveyard: Arc::downgrade(graveyard), memory }
+    pub(crate) fn new(deferred_free: &Arc<DeferredFree>, memory: MemoryId) -> Self {
+        Self { deferred_free: Arc::downgrade(deferred_free), memory }
     }
 
     /// The number of the memory, if it is lent by this one.
-    pub(crate) fn of(&self, graveyard: &Arc<Graveyard>) -> Option<MemoryId> {
-        (self.graveyard.as_ptr() == Arc::as_ptr(graveyard)).then_some(self.memory)
+    pub(crate) fn of(&self, deferred_free: &Arc<DeferredFree>) -> Option<MemoryId> {
+        (self.deferred_free.as_ptr() == Arc::as_ptr(deferred_free)).then_some(self.memory)
     }
 
     /// The service process that may use it; none any more if who has lent it is gone, and the keys with that.
     pub(crate) fn process(&self) -> Option<SocketAddr> {
-        self.graveyard.upgrade().map(|graveyard| graveyard.process)
+        self.deferred_free.upgrade().map(|deferred_free| deferred_free.process)
     }
 
     /// Leaves memory with all who have lent it and are still there. Keys of others are gone.
-    pub(crate) fn bury(leases: Vec<Self>, memory: impl Send + 'static) {
+    pub(crate) fn defer_free(leases: Vec<Self>, memory: impl Send + 'static) {
         let kept: Kept = Arc::new(Mutex::new(memory));
-        for Self { graveyard, memory } in leases {
-            if let Some(graveyard) = graveyard.upgrade() {
-                let mut graves = graveyard.left.lock().unwrap_or_else(PoisonError::into_inner);
-                graves.push((memory, Arc::clone(&kept)));
+        for Self { deferred_free, memory } in leases {
+            if let Some(deferred_free) = deferred_free.upgrade() {
+                let mut deferred = deferred_free.left.lock().unwrap_or_else(PoisonError::into_inner);
+                deferred.push((memory, Arc::clone(&kept)));
             }
         }
     }

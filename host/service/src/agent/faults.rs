@@ -1,12 +1,12 @@
-//! Culprit of a transfer that has failed.
+//! Failed party of a transfer that has failed.
 //!
 //! A transfer that fails ends its lane, and with it all others of the lane, at both ends. The first one knows whose
 //! memory is at fault; what follows at the same end names the same. The far end sees its own transfers flushed, or
 //! without an answer, and does not know why: it says which one could not be read, and the end that knows the fault
-//! names the culprit in its place. So all name the first one.
+//! names the failed rank in its place. So all name the first one.
 
 use flexcast_proto::service::wire::Body;
-use flexcast_proto::service::{ContextId, Culprit, Message, ReadError, StagedEvent};
+use flexcast_proto::service::{ContextId, FailedParty, Message, ReadError, StagedEvent};
 
 use super::Agent;
 use crate::error::Result;
@@ -27,10 +27,10 @@ const WITHOUT_A_CAUSE: [u16; 2] = [5, 12];
 
 /// What a Read from the memory of `holder` says that has failed.
 pub(super) fn read_error(fault: Fault, holder: u32) -> ReadError {
-    let rank = match fault.culprit {
-        Some(Culprit::Rank(rank)) => rank,
+    let rank = match fault.failed_rank {
+        Some(FailedParty::Rank(rank)) => rank,
         // The far end knows, which serves the holder.
-        Some(Culprit::Process(_)) | None => holder,
+        Some(FailedParty::Process(_)) | None => holder,
     };
     ReadError { code: fault.code(), rank }
 }
@@ -41,15 +41,15 @@ impl Agent {
         for (number, group) in &self.groups {
             for lane in &group.lanes {
                 if let Ok(Some(fault)) = self.links.fault(*lane)
-                    && let Some(culprit) = fault.culprit
+                    && let Some(failed_rank) = fault.failed_rank
                 {
-                    self.staged.happen(*number, StagedEvent::Broken { culprit, code: fault.code() });
+                    self.staged.happen(*number, StagedEvent::Broken { failed_rank, code: fault.code() });
                 }
             }
         }
     }
 
-    /// Passes on that a Read has failed, with the true culprit where this process knows it.
+    /// Passes on that a Read has failed, with the true failed rank where this process knows it.
     pub(super) fn explain(&mut self, doubt: Doubt) -> Result<()> {
         let Doubt { from, process, context, source, code } = doubt;
         let Some(group) = self.groups.get(&context.group) else { return Ok(()) };
@@ -63,9 +63,9 @@ impl Agent {
             }
             Ok(fault) => fault,
         };
-        let found = fault.and_then(|fault| Some((fault.culprit?, fault.code())));
+        let found = fault.and_then(|fault| Some((fault.failed_rank?, fault.code())));
         let (rank, code) = match found {
-            Some((Culprit::Rank(rank), code)) => (rank, code),
+            Some((FailedParty::Rank(rank), code)) => (rank, code),
             _ => (source, code),
         };
         let message = Message::Unreadable { source: rank, code };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use flexcast_proto::service::wire::{Body, GroupError, Refused, StagingMemory, TaskPart, TaskParts};
 use flexcast_proto::service::{
-    Between, ContextId, Culprit, Descriptor, Part, Region, Staged, StagedAction, StagedEvent, StagedMessage,
+    Between, ContextId, Descriptor, FailedParty, Part, Region, Staged, StagedAction, StagedEvent, StagedMessage,
     StagedProcess, StagedRefusal, Topology, Work,
 };
 use flexio::{Access, HostBuffer, MemoryRegion};
@@ -72,9 +72,9 @@ enum Early {
 
 impl StagedGroups {
     /// Something has died.
-    pub(super) fn died(&mut self, group: u32, culprit: Culprit) {
+    pub(super) fn died(&mut self, group: u32, failed_rank: FailedParty) {
         if self.groups.contains_key(&group) {
-            self.events.push_back((group, StagedEvent::Died(culprit)));
+            self.events.push_back((group, StagedEvent::Died(failed_rank)));
         }
     }
 
@@ -507,14 +507,16 @@ impl Agent {
         let token = self.token();
         let own = self.groups.get(&group).map_or(0, |group| group.own);
         let (near, far) = match work {
-            Work::Gather { rank, .. } => (Culprit::Process(own), Culprit::Rank(rank)),
-            Work::Deliver { target, .. } | Work::Flag { target } => (Culprit::Process(own), Culprit::Rank(target)),
-            Work::Copy { source, target } => (Culprit::Rank(target), Culprit::Rank(source)),
+            Work::Gather { rank, .. } => (FailedParty::Process(own), FailedParty::Rank(rank)),
+            Work::Deliver { target, .. } | Work::Flag { target } => {
+                (FailedParty::Process(own), FailedParty::Rank(target))
+            }
+            Work::Copy { source, target } => (FailedParty::Rank(target), FailedParty::Rank(source)),
             // From the memory of the process at the other end.
             Work::Fetch { .. } | Work::Repair { .. } | Work::Multicast { .. } => {
                 let lanes =
                     self.groups.get(&group).and_then(|group| group.lanes.iter().position(|other| *other == lane));
-                (Culprit::Process(own), Culprit::Process(lanes.map_or(own, |process| process as u32)))
+                (FailedParty::Process(own), FailedParty::Process(lanes.map_or(own, |process| process as u32)))
             }
         };
         let ends = Ends { near, far };
@@ -533,9 +535,9 @@ impl Agent {
             self.staged.transfers.remove(&token);
             match error {
                 // The far end knows why, and tells.
-                Some(Fault { culprit: None, .. }) => {}
+                Some(Fault { failed_rank: None, .. }) => {}
                 error => {
-                    // Where it has failed `Broken` has come before it, with the culprit.
+                    // Where it has failed `Broken` has come before it, with the failed rank.
                     let error = error.map(Fault::code);
                     self.staged.events.push_back((group, StagedEvent::Done { collective, work, error }));
                 }

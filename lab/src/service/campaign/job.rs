@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use flexcast_proto::service::wire::{Group, NO_CORE, Place, Refused};
 use flexcast_proto::service::{
-    Blocks, Cause, ContextId, Culprit, Datatype, Delivery, Failure, LocalCopies, Locality, Region, StagedCause,
+    Blocks, Cause, ContextId, Datatype, Delivery, FailedParty, Failure, LocalCopies, Locality, Region, StagedCause,
     StagedFailure, Topology,
 };
 use flexcast_service::{Client, Error, LocalCopy, MemoryId, PeerId, StagedCall};
@@ -36,25 +36,25 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// The culprit and the kind of a failure.
-    pub(super) const fn failure(&self) -> Option<(Culprit, &'static str)> {
+    /// The failed rank and the kind of a failure.
+    pub(super) const fn failure(&self) -> Option<(FailedParty, &'static str)> {
         Some(match self {
-            Self::Failed(Failure { culprit, cause }) => {
+            Self::Failed(Failure { failed_rank, cause }) => {
                 let kind = match cause {
                     Cause::Died => "died",
                     Cause::Read(_) => "memory that could not be read",
                     Cause::Bytes { .. } => "other lengths",
                     Cause::Operation { .. } => "another collective",
                 };
-                (*culprit, kind)
+                (*failed_rank, kind)
             }
-            Self::StagedFailed(StagedFailure { culprit, cause }) => {
+            Self::StagedFailed(StagedFailure { failed_rank, cause }) => {
                 let kind = match cause {
                     StagedCause::Died => "died",
                     StagedCause::Transfer(_) => "transfer failed",
                     StagedCause::Disagrees => "another call",
                 };
-                (*culprit, kind)
+                (*failed_rank, kind)
             }
             _ => return None,
         })

@@ -1,5 +1,5 @@
 //! Campaign: jobs drawn from seeds run on service processes of emulated cards, with loss of frames, skew, and one thing
-//! that goes wrong. Each live rank ends each call with every byte or with an error that names the culprit, within a
+//! that goes wrong. Each live rank ends each call with every byte or with an error that names the failed rank, within a
 //! bound of virtual time; the service processes serve the next job, and nothing of the one before is left.
 
 mod case;

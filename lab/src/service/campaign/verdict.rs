@@ -3,16 +3,16 @@
 use std::fmt::Write as _;
 
 use flexcast_proto::service::wire::Refused;
-use flexcast_proto::service::{Culprit, StagedRefusal};
+use flexcast_proto::service::{FailedParty, StagedRefusal};
 
 use super::case::{Case, Trouble};
 use super::job::{Communicator, Job, Outcome};
 use super::{Outcomes, Wrong};
 
 /// Whether a call may fail like this.
-fn may_fail(case: &Case, at: usize, group: &Communicator, (culprit, kind): (Culprit, &str)) -> bool {
+fn may_fail(case: &Case, at: usize, group: &Communicator, (failed_rank, kind): (FailedParty, &str)) -> bool {
     let rank_of = |program: u32| group.members.iter().position(|member| member.program == program);
-    let is_rank = |program: u32| rank_of(program).is_some_and(|rank| culprit == Culprit::Rank(rank as u32));
+    let is_rank = |program: u32| rank_of(program).is_some_and(|rank| failed_rank == FailedParty::Rank(rank as u32));
     match case.trouble {
         Trouble::None | Trouble::StallProcess { .. } | Trouble::StallRank { .. } | Trouble::Exhausted => false,
         // Who is cut off loses its keys with its connection.
@@ -20,19 +20,19 @@ fn may_fail(case: &Case, at: usize, group: &Communicator, (culprit, kind): (Culp
         Trouble::Process { process, .. } => {
             let rank = group.members.iter().position(|member| member.process == process);
             let number = rank.and_then(|rank| group.topology.process_of(rank as u32));
-            number.is_some_and(|number| culprit == Culprit::Process(number))
+            number.is_some_and(|number| failed_rank == FailedParty::Process(number))
         }
         Trouble::TakeBack { group, rank, .. } => {
             group == at
-                && culprit == Culprit::Rank(rank)
+                && failed_rank == FailedParty::Rank(rank)
                 && ["memory that could not be read", "transfer failed"].contains(&kind)
         }
         Trouble::Disagrees { group, rank, .. } => {
             group == at
                 && match kind {
-                    "other lengths" => culprit == Culprit::Rank(rank),
+                    "other lengths" => failed_rank == FailedParty::Rank(rank),
                     // Who is the odd one out cannot be told by two.
-                    "another collective" | "another call" => matches!(culprit, Culprit::Rank(_)),
+                    "another collective" | "another call" => matches!(failed_rank, FailedParty::Rank(_)),
                     _ => false,
                 }
         }

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, IoSliceMut, Write};
 use std::time::{Duration, Instant};
 
 use flexcast_proto::service::wire::{Group, NO_CORE, Place};
-use flexcast_proto::service::{Cause, Culprit, Delivery, LocalCopies, Locality, Region, StagedCause, Topology};
+use flexcast_proto::service::{Cause, Delivery, FailedParty, LocalCopies, Locality, Region, StagedCause, Topology};
 use flexcast_service::daemon::read_secret;
 use flexcast_service::{Error, LocalCopy, MemoryId, Session, SessionError, SessionTiming, StagedCall, endpoint_of};
 use flexio::{ProtectionDomain, Provider};
@@ -384,14 +384,14 @@ impl Rank {
     }
 
     fn told(&self, op: ServiceOp, error: &RankError) -> Told {
-        let culprit = match error {
-            RankError::Service(Error::Failed(failure)) => Some((failure.culprit, failure.cause == Cause::Died)),
+        let failed_rank = match error {
+            RankError::Service(Error::Failed(failure)) => Some((failure.failed_rank, failure.cause == Cause::Died)),
             RankError::Service(Error::StagedFailed(failure)) => {
-                Some((failure.culprit, failure.cause == StagedCause::Died))
+                Some((failure.failed_rank, failure.cause == StagedCause::Died))
             }
             _ => None,
         };
-        let kind = match (culprit, error) {
+        let kind = match (failed_rank, error) {
             (Some((_, true)), _) => Kind::Died,
             (Some(_), _) => Kind::Failed,
             (_, RankError::Service(Error::Gone)) => Kind::Gone,
@@ -400,9 +400,9 @@ impl Rank {
             _ => Kind::Other,
         };
         let mut told = self.ended(op, kind, error.to_string());
-        match culprit {
-            Some((Culprit::Rank(rank), _)) => told.rank = Some(rank),
-            Some((Culprit::Process(process), _)) => told.process = Some(process),
+        match failed_rank {
+            Some((FailedParty::Rank(rank), _)) => told.rank = Some(rank),
+            Some((FailedParty::Process(process), _)) => told.process = Some(process),
             None => {}
         }
         told

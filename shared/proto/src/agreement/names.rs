@@ -178,11 +178,14 @@ pub const TYPES: [&str; 21] = [
 
 impl core::fmt::Display for Disagreement {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Self { ranks: [culprit, witness], calls: [theirs, own] } = self;
+        let Self { ranks: [failed_rank, detecting_rank], calls: [theirs, own] } = self;
         // By number, so that it reads alike whoever has found it.
-        let swapped = culprit > witness;
-        let ((first, one), (second, other)) =
-            if swapped { ((witness, own), (culprit, theirs)) } else { ((culprit, theirs), (witness, own)) };
+        let swapped = failed_rank > detecting_rank;
+        let ((first, one), (second, other)) = if swapped {
+            ((detecting_rank, own), (failed_rank, theirs))
+        } else {
+            ((failed_rank, theirs), (detecting_rank, own))
+        };
         write!(f, "rank {first} called {one}")?;
         one.write_difference(f, other)?;
         write!(f, "; rank {second} called {other}")?;

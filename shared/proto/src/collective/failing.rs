@@ -26,7 +26,7 @@ impl Participant {
         let running = self.state == State::Running;
         if running {
             let own = self.place.rank();
-            self.fail(Failure { culprit: own, witness: own, cause: Cause::Cancelled });
+            self.fail(Failure { failed_rank: own, detecting_rank: own, cause: Cause::Cancelled });
         }
         running
     }
@@ -37,10 +37,10 @@ impl Participant {
     pub fn disagreement(&self) -> Option<Disagreement> {
         let failure = self.failure.map(|held| held.failure).filter(|failure| failure.cause == Cause::Disagrees)?;
         let calls = self.calls_of(&failure)?;
-        Some(Disagreement { ranks: [failure.culprit, failure.witness], calls })
+        Some(Disagreement { ranks: [failure.failed_rank, failure.detecting_rank], calls })
     }
 
-    /// What culprit and witness of a failure have called, as far as this rank knows.
+    /// What failed rank and detecting rank of a failure have called, as far as this rank knows.
     pub(super) fn calls_of(&self, failure: &Failure) -> Option<[Summary; 2]> {
         if failure.cause != Cause::Disagrees {
             return None;
@@ -49,23 +49,23 @@ impl Participant {
         let found = self.agreement.found();
         let found = found.map(|found| Disagreement { ranks: [found.rank, own], calls: [found.theirs, found.own] });
         let known = [found, self.learned].into_iter().flatten();
-        let ranks = [failure.culprit, failure.witness];
+        let ranks = [failure.failed_rank, failure.detecting_rank];
         known.into_iter().find(|known| known.ranks == ranks).map(|known| known.calls)
     }
 
-    /// Another rank has said what culprit and witness of a failure have called: kept if that is the failure that this
-    /// rank believes in.
+    /// Another rank has said what failed rank and detecting rank of a failure have called: kept if that is the failure
+    /// that this rank believes in.
     #[cold]
     pub(super) fn learn(&mut self, failure: &Failure, calls: Option<[Summary; 2]>) {
         let is_held = self.failure.is_some_and(|held| held.failure == *failure);
         if let Some(calls) = calls.filter(|_| is_held) {
-            self.learned.get_or_insert(Disagreement { ranks: [failure.culprit, failure.witness], calls });
+            self.learned.get_or_insert(Disagreement { ranks: [failure.failed_rank, failure.detecting_rank], calls });
         }
     }
 
     pub(super) fn compare(&mut self) {
         if let Some(found) = self.agreement.found() {
-            self.fail(Failure { culprit: found.rank, witness: self.place.rank(), cause: Cause::Disagrees });
+            self.fail(Failure { failed_rank: found.rank, detecting_rank: self.place.rank(), cause: Cause::Disagrees });
         }
     }
 
@@ -76,7 +76,7 @@ impl Participant {
     /// itself, or, once somebody is held to be silent and the barrier is passed, one that this rank does not wait for,
     /// which may have ended its part before.
     pub fn fail(&mut self, failure: Failure) {
-        if matches!(failure.cause, Cause::Connection(_)) && self.may_have_left(failure.culprit) {
+        if matches!(failure.cause, Cause::Connection(_)) && self.may_have_left(failure.failed_rank) {
             return;
         }
         let current = matches!(self.state, State::Running | State::Failing);
@@ -89,7 +89,7 @@ impl Participant {
             let (waited_for, _) = self.waiting_for();
             // Its own reads are from the left.
             let needed = if waited_for == self.place.rank() { self.place.left() } else { waited_for };
-            rank != held.failure.culprit && rank != needed
+            rank != held.failure.failed_rank && rank != needed
         });
         // Who fails tells why before it goes, and few can have ended their part while this rank is still in the
         // barrier.
@@ -131,9 +131,9 @@ impl Participant {
             // This rank goes now: whoever may see its connections break must know before why.
             self.place.for_each_connected(|rank| _ = self.untold.insert(rank));
         }
-        if verdict::is_silence(&failure) && failure.witness == self.place.rank() {
+        if verdict::is_silence(&failure) && failure.detecting_rank == self.place.rank() {
             // It may be alive, and out of reach on the ring.
-            self.untold.insert(failure.culprit);
+            self.untold.insert(failure.failed_rank);
         }
         if let Some(from) = from.filter(|_| failure != told) {
             self.untold.insert(from);

@@ -12,24 +12,24 @@ pub(super) fn of_completion(code: u16) -> FailureCode {
 
 /// Why a collective has failed for the ranks of a service process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
-#[error("{culprit} {cause}")]
+#[error("{failed_rank} {cause}")]
 pub struct Failure {
     /// Who is at fault.
-    pub culprit: Culprit,
+    pub failed_rank: FailedParty,
     /// What happened.
     pub cause: Cause,
 }
 
 /// A rank or a service process of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Culprit {
+pub enum FailedParty {
     /// A rank.
     Rank(u32),
     /// A service process.
     Process(u32),
 }
 
-impl core::fmt::Display for Culprit {
+impl core::fmt::Display for FailedParty {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Rank(rank) => write!(f, "rank {rank}"),
@@ -41,26 +41,28 @@ impl core::fmt::Display for Culprit {
 /// What has happened to a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Cause {
-    /// The culprit is gone. All collectives of the group that are not over fail, and no other can follow.
+    /// The failed rank is gone. All collectives of the group that are not over fail, and no other can follow.
     #[error("has died: make a new communicator without it")]
     Died,
-    /// A Read from or into the culprit's memory failed. The code is that of the completion.
+    /// A Read from or into the failed rank's memory failed. The code is that of the completion.
     #[error("has memory that a Read failed on ({}, completion code {code}): look at its memory keys and its network", of_completion(*.0), code = .0)]
     Read(u16),
-    /// The culprit sends another number of bytes than the witness has room for.
-    #[error("sends {found} bytes, but rank {witness} expects {expected}: give both the same count and datatype size")]
+    /// The failed rank sends another number of bytes than the detecting rank has room for.
+    #[error(
+        "sends {found} bytes, but rank {detecting_rank} expects {expected}: give both the same count and datatype size"
+    )]
     Bytes {
         /// Who expects something else.
-        witness: u32,
-        /// What the culprit sends.
+        detecting_rank: u32,
+        /// What the failed rank sends.
         found: u64,
-        /// What the witness expects.
+        /// What the detecting rank expects.
         expected: u64,
     },
-    /// The culprit has called another collective.
+    /// The failed rank has called another collective.
     #[error("has called {found}, but a rank of another service process {expected}: call the same on all ranks")]
     Operation {
-        /// What the culprit has called.
+        /// What the failed rank has called.
         found: Operation,
         /// What was called before.
         expected: Operation,

@@ -32,7 +32,7 @@ pub mod wire;
 pub use bound::{BoundKey, LettingGo};
 pub use call::{Blocks, CallError, Datatype, allgatherv_call, alltoallv_call};
 pub use connections::{Access, ConnectionAction, ConnectionError, Connections, Counts};
-pub use error::{Cause, Culprit, Failure, Ignored, Refusal};
+pub use error::{Cause, FailedParty, Failure, Ignored, Refusal};
 pub use list::{ListError, SharedList};
 pub use message::{
     Action, Announcement, Call, ContextId, Event, LocalCopies, Message, Operation, Read, ReadError, Reader, Region,

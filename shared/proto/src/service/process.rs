@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use super::allgatherv::Allgatherv;
 use super::alltoallv::Alltoallv;
-use super::error::{Cause, Culprit, Failure, Ignored, Refusal};
+use super::error::{Cause, FailedParty, Failure, Ignored, Refusal};
 use super::message::{Action, Call, ContextId, Event, LocalCopies, Message, Operation, Read, ReadError, Reader};
 use super::reads::Reads;
 use super::scope::Scope;
@@ -263,8 +263,8 @@ impl ServiceProcess {
                 });
                 Ok(())
             }
-            Event::RankDied { group, rank } => self.die(group, Culprit::Rank(rank), true, actions),
-            Event::ProcessDied { group, process } => self.die(group, Culprit::Process(process), true, actions),
+            Event::RankDied { group, rank } => self.die(group, FailedParty::Rank(rank), true, actions),
+            Event::ProcessDied { group, process } => self.die(group, FailedParty::Process(process), true, actions),
         }
     }
 
@@ -318,9 +318,9 @@ impl ServiceProcess {
             self.ignored.foreign += 1;
             return Ok(());
         };
-        if let Message::Failed(Failure { culprit, cause: Cause::Died }) = message {
+        if let Message::Failed(Failure { failed_rank, cause: Cause::Died }) = message {
             // Everybody who sees a death tells everybody: it comes several times.
-            return self.die(id.group, culprit, false, actions);
+            return self.die(id.group, failed_rank, false, actions);
         }
         if group.broken.is_some() {
             self.ignored.stale += 1;
@@ -361,7 +361,7 @@ impl ServiceProcess {
         self.within(id, actions, |state, scope| {
             match (state, message) {
                 (_, Message::Unreadable { source, code }) => {
-                    return Err(Failure { culprit: Culprit::Rank(source), cause: Cause::Read(code) });
+                    return Err(Failure { failed_rank: FailedParty::Rank(source), cause: Cause::Read(code) });
                 }
                 (State::Alltoallv(state), Message::Ready { source, target, region }) => {
                     return state.ready(source, target, region, scope);
@@ -454,11 +454,17 @@ impl ServiceProcess {
     }
 
     /// A rank or a process of a group is gone.
-    fn die(&mut self, number: u32, culprit: Culprit, tells: bool, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+    fn die(
+        &mut self,
+        number: u32,
+        failed_rank: FailedParty,
+        tells: bool,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refusal> {
         let group = self.groups.get_mut(&number).ok_or(Refusal::NoGroup { group: number })?;
-        let exists = match culprit {
-            Culprit::Rank(rank) => rank < group.topology.ranks(),
-            Culprit::Process(process) => process < group.topology.processes() && process != group.own,
+        let exists = match failed_rank {
+            FailedParty::Rank(rank) => rank < group.topology.ranks(),
+            FailedParty::Process(process) => process < group.topology.processes() && process != group.own,
         };
         if !exists {
             self.ignored.foreign += 1;
@@ -468,11 +474,11 @@ impl ServiceProcess {
             self.ignored.duplicates += 1;
             return Ok(());
         }
-        let failure = Failure { culprit, cause: Cause::Died };
+        let failure = Failure { failed_rank, cause: Cause::Died };
         group.broken = Some(failure);
         if tells {
             let context = ContextId { group: number, collective: group.oldest };
-            let dead = if let Culprit::Process(process) = culprit { Some(process) } else { None };
+            let dead = if let FailedParty::Process(process) = failed_rank { Some(process) } else { None };
             let others = (0..group.topology.processes()).filter(|to| *to != group.own && Some(*to) != dead);
             actions.extend(others.map(|to| Action::Send { to, context, message: Message::Failed(failure) }));
         }
@@ -493,7 +499,7 @@ impl ServiceProcess {
         }
         if let Some(failure) = context.failure {
             for &rank in context.entered.difference(&context.over) {
-                if failure != (Failure { culprit: Culprit::Rank(rank), cause: Cause::Died }) {
+                if failure != (Failure { failed_rank: FailedParty::Rank(rank), cause: Cause::Died }) {
                     actions.push(Action::Fail { rank, context: id, failure });
                 }
             }
@@ -559,5 +565,5 @@ impl ServiceProcess {
 }
 
 fn mixed_up(rank: u32, found: Operation, expected: Operation) -> Failure {
-    Failure { culprit: Culprit::Rank(rank), cause: Cause::Operation { found, expected } }
+    Failure { failed_rank: FailedParty::Rank(rank), cause: Cause::Operation { found, expected } }
 }

@@ -3,7 +3,7 @@
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use super::error::{Cause, Culprit, Failure, Ignored};
+use super::error::{Cause, FailedParty, Failure, Ignored};
 use super::message::{Action, ContextId, Message, Read, Region};
 use super::reads::Reads;
 use super::topology::Topology;
@@ -52,10 +52,10 @@ impl Scope<'_> {
 }
 
 /// Whether what a source sends fits what a rank expects of it.
-pub(super) fn compare(source: u32, witness: u32, from: Region, to: Region) -> Result<(), Failure> {
+pub(super) fn compare(source: u32, detecting_rank: u32, from: Region, to: Region) -> Result<(), Failure> {
     if from.bytes == to.bytes {
         return Ok(());
     }
-    let cause = Cause::Bytes { witness, found: from.bytes, expected: to.bytes };
-    Err(Failure { culprit: Culprit::Rank(source), cause })
+    let cause = Cause::Bytes { detecting_rank, found: from.bytes, expected: to.bytes };
+    Err(Failure { failed_rank: FailedParty::Rank(source), cause })
 }

@@ -8,7 +8,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::error::{Culprit, Ignored};
+use super::error::{FailedParty, Ignored};
 use super::message::Region;
 use super::task::{Collective, Delivery, Descriptor, FLAG_BYTES, Part, Task, flag, runs, targets};
 use super::topology::Topology;
@@ -143,12 +143,12 @@ impl StagedProcess {
             StagedEvent::Arrived { from, collective, message } => self.arrive(from, collective, message, actions)?,
             StagedEvent::Done { collective, work, error } => self.done(collective, work, error, actions),
             StagedEvent::Time(now_ps) => self.now_ps = self.now_ps.max(now_ps),
-            StagedEvent::Died(culprit) => {
-                let is_own = culprit == Culprit::Process(self.own);
-                self.fail_by(culprit, StagedCause::Died, !is_own, actions);
+            StagedEvent::Died(failed_rank) => {
+                let is_own = failed_rank == FailedParty::Process(self.own);
+                self.fail_by(failed_rank, StagedCause::Died, !is_own, actions);
             }
-            StagedEvent::Broken { culprit, code } => {
-                self.fail_by(culprit, StagedCause::Transfer(code), true, actions);
+            StagedEvent::Broken { failed_rank, code } => {
+                self.fail_by(failed_rank, StagedCause::Transfer(code), true, actions);
             }
         }
         self.go_on(actions);
@@ -197,7 +197,11 @@ impl StagedProcess {
         if !task.add(part) {
             self.ignored.duplicates += 1;
         } else if !fits {
-            self.fail(StagedFailure { culprit: Culprit::Rank(rank), cause: StagedCause::Disagrees }, true, actions);
+            self.fail(
+                StagedFailure { failed_rank: FailedParty::Rank(rank), cause: StagedCause::Disagrees },
+                true,
+                actions,
+            );
         }
         Ok(())
     }
@@ -297,19 +301,19 @@ impl StagedProcess {
         let Some(run) = &mut self.run else { return };
         // What cannot be multicast is read by the others.
         if let Some(code) = error.filter(|_| !matches!(work, Work::Multicast { .. })) {
-            let culprit = match work {
-                Work::Copy { target, .. } if code == LOCAL_PROTECTION_ERROR => Culprit::Rank(target),
-                Work::Gather { rank, .. } | Work::Copy { source: rank, .. } => Culprit::Rank(rank),
-                Work::Deliver { target, .. } | Work::Flag { target } => Culprit::Rank(target),
-                Work::Multicast { .. } => Culprit::Process(self.own),
-                Work::Repair { source, .. } => Culprit::Process(source),
+            let failed_rank = match work {
+                Work::Copy { target, .. } if code == LOCAL_PROTECTION_ERROR => FailedParty::Rank(target),
+                Work::Gather { rank, .. } | Work::Copy { source: rank, .. } => FailedParty::Rank(rank),
+                Work::Deliver { target, .. } | Work::Flag { target } => FailedParty::Rank(target),
+                Work::Multicast { .. } => FailedParty::Process(self.own),
+                Work::Repair { source, .. } => FailedParty::Process(source),
                 Work::Fetch { segment, tag } => {
                     let schedule = run.slots.get(&segment).and_then(|slot| slot.schedule.as_ref());
                     let from = schedule.and_then(|schedule| schedule.receive(tag)).map(|arrival| arrival.from);
-                    Culprit::Process(from.unwrap_or(self.own))
+                    FailedParty::Process(from.unwrap_or(self.own))
                 }
             };
-            self.fail(StagedFailure { culprit, cause: StagedCause::Transfer(code) }, true, actions);
+            self.fail(StagedFailure { failed_rank, cause: StagedCause::Transfer(code) }, true, actions);
             return;
         }
         match work {
@@ -346,14 +350,14 @@ impl StagedProcess {
         }
     }
 
-    /// Fails where the group has such a culprit, and it can be one.
-    fn fail_by(&mut self, culprit: Culprit, cause: StagedCause, can_be: bool, actions: &mut Vec<StagedAction>) {
-        let exists = match culprit {
-            Culprit::Rank(rank) => rank < self.topology.ranks(),
-            Culprit::Process(process) => process < self.topology.processes(),
+    /// Fails where the group has such a failed rank, and it can be one.
+    fn fail_by(&mut self, failed_rank: FailedParty, cause: StagedCause, can_be: bool, actions: &mut Vec<StagedAction>) {
+        let exists = match failed_rank {
+            FailedParty::Rank(rank) => rank < self.topology.ranks(),
+            FailedParty::Process(process) => process < self.topology.processes(),
         };
         if exists && can_be {
-            self.fail(StagedFailure { culprit, cause }, true, actions);
+            self.fail(StagedFailure { failed_rank, cause }, true, actions);
         } else {
             self.ignored.foreign += 1;
         }
@@ -370,7 +374,7 @@ impl StagedProcess {
         self.offers.clear();
         self.run = None;
         if tells {
-            let dead = if let Culprit::Process(process) = failure.culprit { Some(process) } else { None };
+            let dead = if let FailedParty::Process(process) = failure.failed_rank { Some(process) } else { None };
             for to in (0..self.topology.processes()).filter(|to| *to != self.own && Some(*to) != dead) {
                 let message = StagedMessage::Failed(failure);
                 actions.push(StagedAction::Send { to, collective: self.oldest, message });
@@ -379,7 +383,7 @@ impl StagedProcess {
         self.tasks.clear();
         // Also those whose collectives are over here: they may wait for the flags of other processes.
         for rank in self.topology.served_by(self.own) {
-            if failure.culprit != Culprit::Rank(rank) || failure.cause != StagedCause::Died {
+            if failure.failed_rank != FailedParty::Rank(rank) || failure.cause != StagedCause::Died {
                 actions.push(StagedAction::Fail { rank, failure });
             }
         }

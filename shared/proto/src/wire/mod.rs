@@ -103,8 +103,8 @@ struct AcknowledgeBody {
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct FailedBody {
-    culprit: U32,
-    witness: U32,
+    failed_rank: U32,
+    detecting_rank: U32,
     cause: u8,
     waited_for: u8,
     code: U16,
@@ -256,7 +256,7 @@ impl Codec {
                 ACKNOWLEDGE
             }
             Body::Final => FINAL,
-            Body::Failed { failure: Failure { culprit, witness, cause }, calls } => {
+            Body::Failed { failure: Failure { failed_rank, detecting_rank, cause }, calls } => {
                 let (cause, waited_for, code) = match cause {
                     Cause::Silent(waited_for) => (SILENT, waited_for as u8, 0),
                     Cause::Cancelled => (CANCELLED, 0, 0),
@@ -268,8 +268,8 @@ impl Codec {
                     #[cfg(feature = "aggregators")]
                     Cause::Contribution => (CONTRIBUTION, 0, 0),
                 };
-                let (culprit, witness) = (culprit.into(), witness.into());
-                put(body, &FailedBody { culprit, witness, cause, waited_for, code: code.into() });
+                let (failed_rank, detecting_rank) = (failed_rank.into(), detecting_rank.into());
+                put(body, &FailedBody { failed_rank, detecting_rank, cause, waited_for, code: code.into() });
                 if let Some(calls) = calls {
                     put_calls(&mut body[size_of::<FailedBody>()..], &calls);
                     length = DIFFERING_BYTES;
@@ -450,7 +450,7 @@ impl Codec {
     }
 
     fn failure(&self, body: FailedBody) -> Result<Failure, WireError> {
-        let FailedBody { culprit, witness, cause, waited_for, code } = body;
+        let FailedBody { failed_rank, detecting_rank, cause, waited_for, code } = body;
         let known = || FailureCode::from_raw(code.get()).map_err(|found| WireError::Failure { found });
         let cause = match cause {
             SILENT => {
@@ -468,7 +468,11 @@ impl Codec {
             CONTRIBUTION => Cause::Contribution,
             found => return Err(WireError::Code { field: "cause", found, last: LAST_CAUSE }),
         };
-        Ok(Failure { culprit: self.rank("culprit", culprit)?, witness: self.rank("witness", witness)?, cause })
+        Ok(Failure {
+            failed_rank: self.rank("failed_rank", failed_rank)?,
+            detecting_rank: self.rank("detecting_rank", detecting_rank)?,
+            cause,
+        })
     }
 
     fn rank(&self, field: &'static str, rank: U32) -> Result<u32, WireError> {

@@ -7,9 +7,9 @@ use flexcast_proto::service::wire::{
     Rights, Role, StagingMemory, TaskParts, Welcome, decode, encode,
 };
 use flexcast_proto::service::{
-    Announcement, Between, Blocks, CallError, Cause, Collective, ContextId, Culprit, Datatype, Delivery, Descriptor,
-    Failure, LocalCopies, Locality, Message, Operation, Part, Reader, Refusal, Region, StagedCause, StagedFailure,
-    StagedMessage, StagedReader, StagedRefusal, TopologyError,
+    Announcement, Between, Blocks, CallError, Cause, Collective, ContextId, Datatype, Delivery, Descriptor,
+    FailedParty, Failure, LocalCopies, Locality, Message, Operation, Part, Reader, Refusal, Region, StagedCause,
+    StagedFailure, StagedMessage, StagedReader, StagedRefusal, TopologyError,
 };
 use proptest::prelude::*;
 
@@ -171,22 +171,22 @@ pub(crate) fn refusals() -> Vec<Refused> {
 pub(crate) fn failures() -> [Failure; 5] {
     let [by_host, by_card] = [LocalCopies::Host, LocalCopies::Card].map(Operation::Allgatherv);
     [
-        (Culprit::Process(3), Cause::Died),
-        (Culprit::Rank(5), Cause::Read(0x0102)),
-        (Culprit::Rank(6), Cause::Bytes { witness: 7, found: 8, expected: 9 }),
-        (Culprit::Rank(1), Cause::Operation { found: by_host, expected: Operation::Alltoallv }),
-        (Culprit::Rank(1), Cause::Operation { found: by_card, expected: by_host }),
+        (FailedParty::Process(3), Cause::Died),
+        (FailedParty::Rank(5), Cause::Read(0x0102)),
+        (FailedParty::Rank(6), Cause::Bytes { detecting_rank: 7, found: 8, expected: 9 }),
+        (FailedParty::Rank(1), Cause::Operation { found: by_host, expected: Operation::Alltoallv }),
+        (FailedParty::Rank(1), Cause::Operation { found: by_card, expected: by_host }),
     ]
-    .map(|(culprit, cause)| Failure { culprit, cause })
+    .map(|(failed_rank, cause)| Failure { failed_rank, cause })
 }
 
 pub(crate) fn staged_failures() -> [StagedFailure; 3] {
     [
-        (Culprit::Process(3), StagedCause::Died),
-        (Culprit::Rank(5), StagedCause::Transfer(0x0102)),
-        (Culprit::Rank(6), StagedCause::Disagrees),
+        (FailedParty::Process(3), StagedCause::Died),
+        (FailedParty::Rank(5), StagedCause::Transfer(0x0102)),
+        (FailedParty::Rank(6), StagedCause::Disagrees),
     ]
-    .map(|(culprit, cause)| StagedFailure { culprit, cause })
+    .map(|(failed_rank, cause)| StagedFailure { failed_rank, cause })
 }
 
 /// A message of each kind and of each variant, with a name, as bytes.
@@ -324,8 +324,8 @@ fn any_endpoint() -> impl Strategy<Value = Endpoint> {
     (any::<u128>(), 1..=u16::MAX).prop_map(|(address, port)| Endpoint { address: address.into(), port })
 }
 
-fn culprit() -> impl Strategy<Value = Culprit> {
-    prop_oneof![rank().prop_map(Culprit::Rank), rank().prop_map(Culprit::Process)]
+fn failed_rank() -> impl Strategy<Value = FailedParty> {
+    prop_oneof![rank().prop_map(FailedParty::Rank), rank().prop_map(FailedParty::Process)]
 }
 
 fn copies() -> impl Strategy<Value = LocalCopies> + Clone {
@@ -341,16 +341,16 @@ fn failure() -> impl Strategy<Value = Failure> {
     let cause = prop_oneof![
         Just(Cause::Died),
         any::<u16>().prop_map(Cause::Read),
-        bytes.prop_map(|(witness, found, expected)| Cause::Bytes { witness, found, expected }),
+        bytes.prop_map(|(detecting_rank, found, expected)| Cause::Bytes { detecting_rank, found, expected }),
         (operation(), operation()).prop_map(|(found, expected)| Cause::Operation { found, expected }),
     ];
-    (culprit(), cause).prop_map(|(culprit, cause)| Failure { culprit, cause })
+    (failed_rank(), cause).prop_map(|(failed_rank, cause)| Failure { failed_rank, cause })
 }
 
 fn staged_failure() -> impl Strategy<Value = StagedFailure> {
     let transfer = any::<u16>().prop_map(StagedCause::Transfer);
     let cause = prop_oneof![Just(StagedCause::Died), transfer, Just(StagedCause::Disagrees)];
-    (culprit(), cause).prop_map(|(culprit, cause)| StagedFailure { culprit, cause })
+    (failed_rank(), cause).prop_map(|(failed_rank, cause)| StagedFailure { failed_rank, cause })
 }
 
 fn refused() -> impl Strategy<Value = Refused> {

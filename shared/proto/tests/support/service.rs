@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use flexcast_proto::service::wire::{Body, Endpoint};
 use flexcast_proto::service::{
-    Action, Call, Cause, ContextId, Culprit, Event, Failure, Ignored, Limits, LocalCopies, Locality, Message,
+    Action, Call, Cause, ContextId, Event, FailedParty, Failure, Ignored, Limits, LocalCopies, Locality, Message,
     Operation, Read, ReadError, Refusal, Region, ServiceProcess, SharedList, Topology,
 };
 
@@ -515,10 +515,10 @@ impl Plan {
             }
             Action::Fail { rank, context, failure } => {
                 packets::check(context, Body::Failed { rank, failure });
-                let fits = match (self.dying, failure.culprit) {
-                    (Some(Dying::Rank(dead)), Culprit::Rank(culprit)) => dead == culprit,
-                    (Some(Dying::Process(dead)), Culprit::Process(culprit)) => {
-                        self.own(context.group as usize, self.process(0, dead)) == Some(culprit)
+                let fits = match (self.dying, failure.failed_rank) {
+                    (Some(Dying::Rank(dead)), FailedParty::Rank(failed_rank)) => dead == failed_rank,
+                    (Some(Dying::Process(dead)), FailedParty::Process(failed_rank)) => {
+                        self.own(context.group as usize, self.process(0, dead)) == Some(failed_rank)
                             && failure.cause == Cause::Died
                     }
                     _ => false,

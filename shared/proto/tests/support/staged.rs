@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use flexcast_proto::service::wire::{Body, TaskParts};
 use flexcast_proto::service::{
-    Between, Collective, ContextId, Culprit, Delivery, Descriptor, FLAG_BYTES, Ignored, Locality, Part, Placed, Region,
-    StagedAction, StagedEvent, StagedFailure, StagedMessage, StagedProcess, StagedRefusal, Staging, Topology, Work,
-    is_over, looks_at, writers,
+    Between, Collective, ContextId, Delivery, Descriptor, FLAG_BYTES, FailedParty, Ignored, Locality, Part, Placed,
+    Region, StagedAction, StagedEvent, StagedFailure, StagedMessage, StagedProcess, StagedRefusal, Staging, Topology,
+    Work, is_over, looks_at, writers,
 };
 use stateright::{Model, Property};
 
@@ -256,7 +256,7 @@ impl Plan {
             }
             Step::See(index) => {
                 let process = world.unseen.remove(index);
-                assert!(self.handle(world, process, StagedEvent::Died(Culprit::Process(world.dead.unwrap()))));
+                assert!(self.handle(world, process, StagedEvent::Died(FailedParty::Process(world.dead.unwrap()))));
             }
         }
         true
@@ -455,7 +455,7 @@ impl Plan {
                         world.wrong = Some("failed for no reason");
                         return true;
                     };
-                    if failure.culprit != Culprit::Process(dead) {
+                    if failure.failed_rank != FailedParty::Process(dead) {
                         world.wrong = Some("failed with another name");
                     }
                     world.failed[rank as usize] = Some(failure);

@@ -69,10 +69,10 @@ impl ProgressEngine<'_> {
             self.close(now_ps);
         }
         if flags & COMMAND_FAIL != 0 {
-            let (culprit, witness) = command.pair_at::<{ offset_of!(ProgressCommand, culprit) }>();
+            let (failed_rank, detecting_rank) = command.pair_at::<{ offset_of!(ProgressCommand, failed_rank) }>();
             let (cause, _) = command.pair_at::<{ offset_of!(ProgressCommand, cause) }>();
             let Ok(cause) = Cause::from_bits(cause) else { return false };
-            self.participant.fail(Failure { culprit, witness, cause });
+            self.participant.fail(Failure { failed_rank, detecting_rank, cause });
         }
         if flags & COMMAND_PROBE != 0 {
             self.probe_awaited();

@@ -257,10 +257,10 @@ impl ProgressEngine<'_> {
     }
 
     #[cold]
-    fn distrust(&mut self, culprit: u32) {
+    fn distrust(&mut self, failed_rank: u32) {
         self.participant.fail(Failure {
-            culprit,
-            witness: self.set_up.rank,
+            failed_rank,
+            detecting_rank: self.set_up.rank,
             cause: Cause::Connection(FailureCode::ProtocolViolation),
         });
     }
@@ -272,12 +272,12 @@ impl ProgressEngine<'_> {
         peer.broken = 1;
         self.state.reading -= u32::from(peer.reads_row_until != 0);
         self.state.full -= u32::from(is_full(peer));
-        let culprit = peer.rank;
+        let failed_rank = peer.rank;
         self.reader_broken(index);
-        if culprit == NOBODY {
+        if failed_rank == NOBODY {
             return;
         }
-        let failure = Failure { culprit, witness: self.set_up.rank, cause: Cause::Connection(code) };
+        let failure = Failure { failed_rank, detecting_rank: self.set_up.rank, cause: Cause::Connection(code) };
         self.participant.fail(failure);
     }
 

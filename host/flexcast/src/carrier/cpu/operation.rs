@@ -2,7 +2,7 @@
 
 use flexcast_proto::{Algorithm, Failure, Pieces, ProgressWatch, StallWindow};
 
-use crate::carrier::pairs::Errand;
+use crate::carrier::pairs::SetupOperation;
 use crate::engine::Posted;
 use crate::op::buffer::Buffer;
 use crate::op::decision::Decision;
@@ -64,7 +64,7 @@ pub(crate) struct Running<R> {
     pub(crate) receive: Buffer,
     pub(crate) algorithm: Algorithm,
     /// What it is run for, if not for itself.
-    pub(crate) errand: Option<Box<Errand>>,
+    pub(crate) setup: Option<Box<SetupOperation>>,
     /// Its number, alike on all ranks.
     pub(crate) operation: u32,
     pub(crate) state: State,
@@ -100,7 +100,7 @@ impl<R> Running<R> {
             send,
             receive,
             algorithm: decision.algorithm(),
-            errand: None,
+            setup: None,
             operation,
             state: State::Active,
             sending: None,
@@ -115,7 +115,7 @@ impl<R> Running<R> {
 
     /// Name of what the user has called.
     pub(crate) fn name(&self) -> &'static str {
-        self.errand.as_ref().map_or(self.plan.kind.name(), |errand| errand.name)
+        self.setup.as_ref().map_or(self.plan.kind.name(), |setup| setup.name)
     }
 
     /// When its multicast counts as stalled; none before the barrier, and once that has been found.

@@ -251,7 +251,7 @@ impl DeviceDriver {
     /// Nothing more can be expected of the progress thread.
     fn lose(&mut self, code: FailureCode) {
         let own = self.place.rank();
-        self.lost.get_or_insert(Failure { culprit: own, witness: own, cause: Cause::Device(code) });
+        self.lost.get_or_insert(Failure { failed_rank: own, detecting_rank: own, cause: Cause::Device(code) });
     }
 
     /// Gives the command that has gathered, if the last one is carried out.
@@ -334,10 +334,11 @@ impl DeviceDriver {
     }
 
     fn fail(&mut self, failure: Failure) {
-        let Failure { culprit, witness, cause } = failure;
+        let Failure { failed_rank, detecting_rank, cause } = failure;
         if self.command.flags & COMMAND_FAIL == 0 {
             self.command.flags |= COMMAND_FAIL;
-            (self.command.culprit, self.command.witness, self.command.cause) = (culprit, witness, cause.to_bits());
+            (self.command.failed_rank, self.command.detecting_rank, self.command.cause) =
+                (failed_rank, detecting_rank, cause.to_bits());
         }
     }
 
@@ -379,10 +380,10 @@ impl DeviceDriver {
     }
 
     fn failure(&self) -> Option<Failure> {
-        let ProgressDetail { culprit, witness, cause, .. } = self.detail;
+        let ProgressDetail { failed_rank, detecting_rank, cause, .. } = self.detail;
         (self.completion.flags & REPORT_FAILED != 0).then(|| {
             let cause = Cause::from_bits(cause).unwrap_or(Cause::Device(FailureCode::UnknownCause));
-            Failure { culprit, witness, cause }
+            Failure { failed_rank, detecting_rank, cause }
         })
     }
 
@@ -605,9 +606,9 @@ impl Driver for DeviceDriver {
     fn disagreement(&self) -> Option<Disagreement> {
         let detail = &self.detail;
         let disagrees = self.completion.flags & REPORT_DISAGREES != 0;
-        let calls = disagrees.then_some([&detail.culprit_call, &detail.witness_call])?.map(called);
+        let calls = disagrees.then_some([&detail.failed_rank_call, &detail.detecting_rank_call])?.map(called);
         let [Some(theirs), Some(own)] = calls else { return None };
-        Some(Disagreement { ranks: [detail.culprit, detail.witness], calls: [theirs, own] })
+        Some(Disagreement { ranks: [detail.failed_rank, detail.detecting_rank], calls: [theirs, own] })
     }
 
     /// The progress thread posts none once it knows of the failure.

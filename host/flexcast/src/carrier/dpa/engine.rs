@@ -95,7 +95,7 @@ impl Engine {
     /// Ends everything because of something on this rank.
     pub(super) fn end_all(&mut self, cause: Cause) {
         let own = self.place.rank();
-        let failure = Failure { culprit: own, witness: own, cause };
+        let failure = Failure { failed_rank: own, detecting_rank: own, cause };
         self.parts.driver.notify(self.card.now_ps(), Notice::Failed(failure));
         self.notified = true;
     }
@@ -141,7 +141,7 @@ impl Engine {
         let calls = self.parts.driver.disagreement().map(|calls| calls.to_string());
         self.requests.break_by(failure, calls);
         // One that is being released has ended well on all ranks: only its own sends can still fail it.
-        let own = matches!(failure.cause, Cause::Device(_)) && failure.witness == self.place.rank();
+        let own = matches!(failure.cause, Cause::Device(_)) && failure.detecting_rank == self.place.rank();
         if let Some(running) = self.current.as_mut()
             && (own || !matches!(running.state, State::Releasing { .. }))
         {

@@ -53,7 +53,7 @@ fn unconnected_session(own: u32, fault: Fault) -> Error {
         Fault::Link(sparse::Error::Flexio(error)) => Error::Flexio(error),
         Fault::Here(error) => error,
         other => {
-            let rank = other.culprit().unwrap_or(own);
+            let rank = other.failed_rank().unwrap_or(own);
             Error::Peer { rank, reason: format!("cannot connect for a sparse AllReduce: {other}") }
         }
     }

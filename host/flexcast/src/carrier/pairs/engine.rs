@@ -2,9 +2,9 @@
 
 use flexcast_proto::{Algorithm, Cause, FailureCode, OperationDescriptor};
 
-use super::errand::Connecting;
+use super::setup::Connecting;
 use super::sparse::Need;
-use super::{Bounds, Errand, News, Pairs, Refusal, Way};
+use super::{Bounds, News, Pairs, Refusal, SetupOperation, Way};
 use crate::engine::notice::Notice;
 use crate::engine::{Posted, Requests};
 use crate::error::{Error, Result};
@@ -41,8 +41,8 @@ pub(crate) trait PairEngine {
     /// Does what the protocol asks for.
     fn carry_out(&mut self, now_ps: u64) -> Result<()>;
 
-    /// Begins an errand. False: it cannot begin yet, and waits for its turn.
-    fn begin_errand(&mut self, posted: Posted, errand: Box<Errand>, now_ps: u64) -> Result<bool, Box<Failed>>;
+    /// Begins a setup operation. False: it cannot begin yet, and waits for its turn.
+    fn begin_setup(&mut self, posted: Posted, setup: Box<SetupOperation>, now_ps: u64) -> Result<bool, Box<Failed>>;
 
     /// Whether a setup operation that is multicast could begin now.
     fn has_room(&self, now_ps: u64) -> bool;
@@ -77,14 +77,14 @@ pub(crate) trait PairEngine {
                 self.put_off(posted);
                 return Ok(false);
             }
-            let (posted, errand) = self.pairs().errand(posted, &decision, self.config())?;
-            return self.begin_errand(posted, errand, now_ps);
+            let (posted, setup) = self.pairs().setup(posted, &decision, self.config())?;
+            return self.begin_setup(posted, setup, now_ps);
         }
         if need.is_some() && self.conditions().ranks > 1 {
             // Its messages do not say what is called: the barrier does.
             let what = (posted.plan.kind().name(), posted.plan.summary(decision.algorithm()));
-            let (posted, errand) = self.pairs().meeting(posted, what, self.config())?;
-            return self.begin_errand(posted, errand, now_ps);
+            let (posted, setup) = self.pairs().meeting(posted, what, self.config())?;
+            return self.begin_setup(posted, setup, now_ps);
         }
         self.start_collective(posted, now_ps)?;
         Ok(true)
@@ -149,23 +149,24 @@ pub(crate) trait PairEngine {
         Ok(true)
     }
 
-    /// An errand is over: what it was run for goes on, or is done.
-    fn finish_errand(
+    /// A setup operation is over: what it was run for goes on, or is done.
+    fn finish_setup(
         &mut self,
-        errand: Errand,
+        setup: SetupOperation,
         (request, send, receive, mut report): (u64, Option<Buffer>, Buffer, Report),
         now_ps: u64,
     ) {
-        // A failure that came together with the errand's end has found no collective that it could end: none begins.
+        // A failure that came together with the setup operation's end has found no collective that it could end: none
+        // begins.
         if let Some(failure) = self.requests().broken()
-            && !matches!(errand.way, Way::Barrier)
+            && !matches!(setup.way, Way::Barrier)
         {
             report.failure = Some(failure);
-            let error = self.requests().failed(errand.name, failure, None);
+            let error = self.requests().failed(setup.name, failure, None);
             let failed = Failed { error, send: None, receive: None, report };
-            return self.requests().finish(request, Err(Errand::failed(Some(Box::new(errand)), failed)));
+            return self.requests().finish(request, Err(SetupOperation::failed(Some(Box::new(setup)), failed)));
         }
-        let Errand { name, summary, way } = errand;
+        let SetupOperation { name, summary, way } = setup;
         let connecting = match way {
             Way::Barrier => {
                 report.decision = Decision::of(Algorithm::Dissemination);
@@ -184,7 +185,7 @@ pub(crate) trait PairEngine {
         let failed = match self.pairs_mut().connect(pending, &receive, need.as_ref()) {
             Ok(()) => {
                 let meeting = self.pairs().meeting(posted, (name, summary), self.config());
-                match meeting.and_then(|(posted, errand)| self.begin_errand(posted, errand, now_ps)) {
+                match meeting.and_then(|(posted, setup)| self.begin_setup(posted, setup, now_ps)) {
                     Ok(_) => return,
                     Err(failed) => failed,
                 }

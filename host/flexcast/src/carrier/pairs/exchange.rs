@@ -281,7 +281,7 @@ impl Pairs {
             Err(fault) => fault,
         };
         let own = self.maker.place.rank();
-        let failed = |(culprit, cause)| Some(Notice::Failed(Failure { culprit, witness: own, cause }));
+        let failed = |(failed_rank, cause)| Some(Notice::Failed(Failure { failed_rank, detecting_rank: own, cause }));
         match fault {
             Fault::Here(error) => {
                 tracing::error!(%error, "a collective between pairs of ranks failed");
@@ -289,7 +289,7 @@ impl Pairs {
             }
             Fault::Session(fault) => {
                 tracing::error!(error = %fault, "a sparse AllReduce failed");
-                let notice = failed((fault.culprit().unwrap_or(own), fault.cause()));
+                let notice = failed((fault.failed_rank().unwrap_or(own), fault.cause()));
                 if let Some(exchange) = &mut self.exchange {
                     exchange.fault = Some(fault);
                 }
@@ -393,7 +393,7 @@ impl Pairs {
         let (operation, rank) = (collective.kind().name(), self.maker.place.rank());
         let error = match (failure.cause, fault) {
             (Cause::Contribution, Some(sparse::Fault::Link(SessionError::FixedPoint(source))))
-                if failure.culprit == rank =>
+                if failure.failed_rank == rank =>
             {
                 Error::Contribution { operation, rank, source, failure }
             }

@@ -4,7 +4,7 @@
 //! A communicator has no connections between all pairs of its ranks at first, since four queue pairs for each other
 //! rank are many and not every program needs them. Its first such collective makes them ([`connect`]): the ranks tell
 //! one another their queue pairs by an Allgather, which goes by what the communicator has anyway, and which carries the
-//! collective's own arguments to be compared ([`errand`]). From then on a collective is handed to a
+//! collective's own arguments to be compared ([`setup`]). From then on a collective is handed to a
 //! [`Group`](crate::p2p::Group) of these connections ([`exchange`]). A Barrier needs none: the datapath's own barrier
 //! is one.
 //!
@@ -16,14 +16,14 @@
 
 mod connect;
 mod engine;
-mod errand;
 mod exchange;
+mod setup;
 mod sparse;
 
 pub(crate) use connect::{Maker, Refusal, unconnected};
 pub(crate) use engine::PairEngine;
-pub(crate) use errand::{Errand, Way};
 pub(crate) use exchange::{Bounds, blame, called};
+pub(crate) use setup::{SetupOperation, Way};
 pub(crate) use sparse::Adders;
 
 use self::exchange::Exchange;

@@ -1,9 +1,9 @@
 //! Connections of a communicator for sparse AllReduces: each rank is a worker of all shards, and the aggregator of its
-//! own, by its processor or its card's DPA, unless others than ranks are aggregators ([`apart`]).
+//! own, by its processor or its card's DPA, unless others than ranks are aggregators ([`external`]).
 
-mod apart;
 mod between;
 mod contacts;
+mod external;
 mod fixed_point;
 mod on_dpa;
 
@@ -25,8 +25,8 @@ use crate::op::sparse_options::SparseOptions;
 use crate::p2p::Lingering;
 use crate::p2p::sparse::{self, Call, FixedPoint, Party, Settings, endpoint_bytes};
 
-use apart::Apart;
 use between::{Between, PendingBetween};
+use external::External;
 use on_dpa::OnDpa;
 
 type Result<T> = std::result::Result<T, Fault>;
@@ -54,7 +54,7 @@ pub(crate) enum Fault {
     /// An aggregator that is no rank names the one to blame.
     #[error("an aggregator says that the operation fails because of rank {rank} ({cause:?})")]
     Told {
-        /// The culprit.
+        /// The failed rank.
         rank: u32,
         /// What has happened.
         cause: Cause,
@@ -68,9 +68,9 @@ flexcast_error::debug_as_display!(Fault);
 
 impl Fault {
     /// The rank to blame; none: this one.
-    pub(super) const fn culprit(&self) -> Option<u32> {
+    pub(super) const fn failed_rank(&self) -> Option<u32> {
         match self {
-            Self::Link(error) => culprit(error),
+            Self::Link(error) => failed_rank(error),
             Self::Shard(AggregatorFailure { status: Ok(SparseStatus::Element) | Err(_), .. }) | Self::Here(_) => None,
             Self::Aggregator { .. } => None,
             Self::Shard(failure) => Some(failure.worker),
@@ -97,7 +97,7 @@ impl Fault {
                 | sparse::Error::Ended { .. }
                 | sparse::Error::Timeout { .. },
             ) => Cause::Connection(FailureCode::ProtocolViolation),
-            Self::Shard(_) if self.culprit().is_some() => Cause::Connection(FailureCode::ProtocolViolation),
+            Self::Shard(_) if self.failed_rank().is_some() => Cause::Connection(FailureCode::ProtocolViolation),
             _ => Cause::Device(FailureCode::NotStarted),
         }
     }
@@ -111,7 +111,7 @@ pub(crate) struct Need {
     call: Call,
     aggregation: Aggregation,
     /// Aggregators that are no ranks; 0: the ranks are.
-    apart: u32,
+    external: u32,
     /// What of the array is added, if not its elements.
     fixed_point: Option<FixedPoint>,
 }
@@ -124,7 +124,7 @@ pub(crate) enum Adders {
     /// The DPAs of the ranks' cards, where they can; else the processors.
     Dpas(OnDpa),
     /// Others than ranks.
-    Apart(Apart),
+    External(External),
 }
 
 impl Adders {
@@ -133,8 +133,8 @@ impl Adders {
     /// # Errors
     /// The card has none; an aggregator has no address.
     pub(crate) fn of(card: &Card, config: &crate::op::config::Config) -> crate::error::Result<Self> {
-        if let Some(apart) = Apart::of(config)? {
-            return Ok(Self::Apart(apart));
+        if let Some(external) = External::of(config)? {
+            return Ok(Self::External(external));
         }
         Ok(OnDpa::of(card, config)?.map_or(Self::Ranks, Self::Dpas))
     }
@@ -150,13 +150,13 @@ impl Adders {
     const fn on_dpa(&self) -> Option<&OnDpa> {
         match self {
             Self::Dpas(on_dpa) => Some(on_dpa),
-            Self::Ranks | Self::Apart(_) => None,
+            Self::Ranks | Self::External(_) => None,
         }
     }
 
-    const fn apart(&self) -> Option<&Apart> {
+    const fn external(&self) -> Option<&External> {
         match self {
-            Self::Apart(apart) => Some(apart),
+            Self::External(external) => Some(external),
             Self::Ranks | Self::Dpas(_) => None,
         }
     }
@@ -178,14 +178,14 @@ pub(crate) enum Session {
     /// Ranks are the aggregators.
     Ranks(Box<Between>),
     /// Others are.
-    Apart(Box<apart::Session>),
+    External(Box<external::Session>),
 }
 
 /// The same before they are connected.
 #[derive(Debug)]
 pub(crate) enum PendingSession {
     Ranks(Box<PendingBetween>),
-    Apart(Box<apart::Pending>),
+    External(Box<external::Pending>),
 }
 
 impl Need {
@@ -193,15 +193,15 @@ impl Need {
     pub(super) fn of(collective: &Collective, ranks: u32, reproducible: bool, adders: &Adders) -> Option<Self> {
         let Collective::SparseAllreduce { bytes, reduction, options } = *collective else { return None };
         let order = if reproducible { Order::Rank } else { Order::Arrival };
-        let apart = adders.apart().map_or(0, Apart::count);
+        let external = adders.external().map_or(0, External::count);
         let words = adders.on_dpa().and_then(|on_dpa| on_dpa.as_words(options, (bytes, reduction), ranks));
         let ((bytes, reduction), fixed_point) = words.unwrap_or(((bytes, reduction), None));
         let on_dpa = adders.on_dpa().and_then(|on_dpa| on_dpa.shards_of_each(options, (bytes, reduction), ranks));
         let aggregation = if on_dpa.is_some() { Aggregation::Dpa } else { Aggregation::Host };
-        let aggregators = if apart > 0 { apart } else { ranks };
+        let aggregators = if external > 0 { external } else { ranks };
         let shards_of_each = on_dpa.unwrap_or_else(|| options.shards_of_each(bytes, aggregators));
         let call = Call { bytes, shards_of_each, reduction, order };
-        Some(Self { options, call, aggregation, apart, fixed_point })
+        Some(Self { options, call, aggregation, external, fixed_point })
     }
 
     pub(super) const fn call(&self) -> Call {
@@ -220,7 +220,7 @@ impl Need {
 
     fn settings(&self, ranks: u32) -> sparse::Result<Settings> {
         let SparseOptions { block_bytes, blocks_per_message } = self.options;
-        let aggregators = if self.apart > 0 { self.apart } else { ranks };
+        let aggregators = if self.external > 0 { self.external } else { ranks };
         Settings::new(ranks, aggregators, self.call.shards_of_each, block_bytes, blocks_per_message)
     }
 
@@ -232,8 +232,8 @@ impl Need {
 
     /// Bytes that a rank tells the others.
     pub(super) fn endpoint_bytes(&self, ranks: u32) -> u64 {
-        if self.apart > 0 {
-            return apart::PROPOSAL_BYTES as u64;
+        if self.external > 0 {
+            return external::PROPOSAL_BYTES as u64;
         }
         self.halves(ranks).map_or(0, |halves| halves.iter().sum::<usize>() as u64)
     }
@@ -242,11 +242,11 @@ impl Need {
     pub(super) fn room(&self, ranks: u32) -> String {
         let each = self.call.shards_of_each;
         let Ok(parameters) = self.settings(ranks).map(|settings| settings.parameters()) else { return String::new() };
-        let aggregators = if self.apart > 0 { self.apart } else { ranks };
+        let aggregators = if self.external > 0 { self.external } else { ranks };
         let ring_bytes = u64::from(each) * u64::from(aggregators) * u64::from(parameters.ring_bytes());
         let (next, queue_pairs) = ("use fewer blocks per message, or split this communicator", aggregators * each);
         match self.aggregation {
-            Aggregation::Host if self.apart > 0 => {
+            Aggregation::Host if self.external > 0 => {
                 format!("{queue_pairs} queue pairs and {ring_bytes} bytes of a sparse AllReduce: {next}")
             }
             Aggregation::Host => {
@@ -266,9 +266,9 @@ impl Need {
 
 impl PendingSession {
     pub(super) fn prepare(card: &RankCard, adders: &Adders, need: Need) -> Result<(Self, Vec<u8>)> {
-        if let Some(apart) = adders.apart() {
-            let (pending, proposal) = apart::Pending::prepare(card, apart, need)?;
-            return Ok((Self::Apart(Box::new(pending)), proposal));
+        if let Some(external) = adders.external() {
+            let (pending, proposal) = external::Pending::prepare(card, external, need)?;
+            return Ok((Self::External(Box::new(pending)), proposal));
         }
         let (pending, endpoint) = PendingBetween::prepare(card, adders.on_dpa(), need)?;
         Ok((Self::Ranks(Box::new(pending)), endpoint))
@@ -278,7 +278,7 @@ impl PendingSession {
     pub(super) const fn aggregation(&self) -> Aggregation {
         match self {
             Self::Ranks(pending) => pending.need.aggregation,
-            Self::Apart(_) => Aggregation::Host,
+            Self::External(_) => Aggregation::Host,
         }
     }
 
@@ -293,12 +293,12 @@ impl PendingSession {
                 }
                 Ok(Session::Ranks(Box::new(between)))
             }
-            Self::Apart(pending) => {
+            Self::External(pending) => {
                 let before = match before {
-                    Some(Session::Apart(session)) => Some(*session),
+                    Some(Session::External(session)) => Some(*session),
                     _ => None,
                 };
-                pending.connect(endpoints, before).map(|session| Session::Apart(Box::new(session)))
+                pending.connect(endpoints, before).map(|session| Session::External(Box::new(session)))
             }
         }
     }
@@ -309,7 +309,7 @@ impl Session {
     pub(super) fn leave(self) {
         match self {
             Self::Ranks(between) => between.leave(),
-            Self::Apart(session) => session.leave(),
+            Self::External(session) => session.leave(),
         }
     }
 
@@ -317,7 +317,7 @@ impl Session {
     pub(super) fn carries(&self, need: &Need) -> bool {
         let (options, shards_of_each) = match self {
             Self::Ranks(between) => (between.options, between.shards_of_each),
-            Self::Apart(session) => (session.need().options, session.need().call.shards_of_each),
+            Self::External(session) => (session.need().options, session.need().call.shards_of_each),
         };
         options == need.options && need.call.shards_of_each <= shards_of_each
     }
@@ -325,7 +325,7 @@ impl Session {
     pub(super) fn begin(&mut self, call: Call, fixed_point: Option<FixedPoint>, now_ps: u64) -> Result<()> {
         match self {
             Self::Ranks(between) => between.begin(call, fixed_point, now_ps),
-            Self::Apart(session) => session.begin(call, now_ps),
+            Self::External(session) => session.begin(call, now_ps),
         }
     }
 
@@ -333,14 +333,14 @@ impl Session {
     pub(super) fn advance(&mut self, send: Option<&Buffer>, receive: &mut Buffer, now_ps: u64) -> Result<bool> {
         match self {
             Self::Ranks(between) => between.advance(send, receive, now_ps),
-            Self::Apart(session) => session.advance(send, receive, now_ps),
+            Self::External(session) => session.advance(send, receive, now_ps),
         }
     }
 
     pub(super) const fn is_complete(&self) -> bool {
         match self {
             Self::Ranks(between) => between.is_complete(),
-            Self::Apart(session) => session.is_complete(),
+            Self::External(session) => session.is_complete(),
         }
     }
 
@@ -348,7 +348,7 @@ impl Session {
     pub(super) fn deadline_ps(&self) -> Option<u64> {
         match self {
             Self::Ranks(between) => between.deadline_ps(),
-            Self::Apart(session) => session.deadline_ps(),
+            Self::External(session) => session.deadline_ps(),
         }
     }
 
@@ -356,7 +356,7 @@ impl Session {
     pub(super) fn awaited(&self, own: u32) -> u32 {
         match self {
             Self::Ranks(between) => between.awaited(own),
-            Self::Apart(session) => session.awaited().unwrap_or(own),
+            Self::External(session) => session.awaited().unwrap_or(own),
         }
     }
 
@@ -364,13 +364,13 @@ impl Session {
     pub(super) fn counts(&self, own: u32) -> [u64; 2] {
         match self {
             Self::Ranks(between) => between.counts(own),
-            Self::Apart(session) => session.counts(),
+            Self::External(session) => session.counts(),
         }
     }
 }
 
 /// The rank to blame for what connections have met with; none: this one.
-const fn culprit(error: &sparse::Error) -> Option<u32> {
+const fn failed_rank(error: &sparse::Error) -> Option<u32> {
     use sparse::Error;
     match error {
         Error::Connection { party, .. } | Error::Protocol { party, .. } | Error::Timeout { party, .. } => match party {
@@ -392,7 +392,7 @@ mod tests {
             let (shard, worker, iteration, operations, found, limit) = (0, 3, 1, 2, 0x15, 0);
             let failure = AggregatorFailure { shard, worker, iteration, operations, status, found, limit };
             let fault = Fault::Shard(failure);
-            (fault.culprit(), fault.cause())
+            (fault.failed_rank(), fault.cause())
         };
         assert_eq!(shard(Ok(SparseStatus::Connection)), (Some(3), Cause::Connection(FailureCode::RetriesExceeded)));
         assert_eq!(shard(Ok(SparseStatus::Length)), (Some(3), Cause::Connection(FailureCode::ProtocolViolation)));
@@ -400,6 +400,6 @@ mod tests {
         assert_eq!(shard(Ok(SparseStatus::Element)), (None, Cause::Device(FailureCode::NotStarted)));
         assert_eq!(shard(Err(99)), (None, Cause::Device(FailureCode::NotStarted)));
         let silent = Fault::Silent(2);
-        assert_eq!((silent.culprit(), silent.cause()), (Some(2), Cause::Silent(WaitedFor::Block)));
+        assert_eq!((silent.failed_rank(), silent.cause()), (Some(2), Cause::Silent(WaitedFor::Block)));
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::service::wire::Refused;
-use flexcast_proto::service::{self, Culprit, Delivery, Region, StagedCause, StagedRefusal, Topology};
+use flexcast_proto::service::{self, Delivery, FailedParty, Region, StagedCause, StagedRefusal, Topology};
 use flexcast_proto::{Cause, Disagreement, Failure, FailureCode, RankInfo, WaitedFor};
 use flexcast_service::{Error as ServiceError, MemoryId, Session};
 
@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
 use crate::op::config::{Config, Control};
 use crate::op::decision::Decision;
-use crate::op::lease::{Graveyard, Kept};
+use crate::op::lease::{DeferredFree, Kept};
 use crate::op::outcome::Failed;
 use crate::op::report::{MessageCounts, Phases, PhasesPs, Report};
 
@@ -44,12 +44,12 @@ struct Running {
 pub(super) struct Engine {
     // Keys end before the memory that they are of.
     session: Session,
-    graveyard: Arc<Graveyard>,
+    deferred_free: Arc<DeferredFree>,
     /// What the ranks of this host share; after the session, whose keys are of it.
     segment: Option<Segment>,
     settings: Settings,
     /// Memory of buffers that are gone, which is being taken back.
-    graves: Vec<(MemoryId, Kept)>,
+    deferred: Vec<(MemoryId, Kept)>,
     waiting: VecDeque<Posted<Task>>,
     running: VecDeque<Running>,
     returning: Vec<Returning>,
@@ -93,13 +93,13 @@ impl Engine {
         let config = inner.config().clone().control(Control::Service);
         let hands_over = inner.card().datapath() == DatapathKind::Dpa;
         let most = session.welcome().collectives.max(1) as usize;
-        let graveyard = Arc::new(Graveyard::new(session.address()));
+        let deferred_free = Arc::new(DeferredFree::new(session.address()));
         Self {
             session,
-            graveyard,
+            deferred_free,
             segment,
             settings,
-            graves: Vec::new(),
+            deferred: Vec::new(),
             waiting: VecDeque::new(),
             running: VecDeque::new(),
             returning: Vec::new(),
@@ -146,11 +146,11 @@ impl Engine {
 
     /// Lets the service process use the memory of an operation; where it can by now, what calls name of it.
     fn lend(&mut self, posted: &mut Posted<Task>) -> Result<Option<(Region, Region)>, ServiceFault> {
-        let Self { session, graveyard, lent, .. } = self;
+        let Self { session, deferred_free, lent, .. } = self;
         let client = session.client();
         let mut region = |buffer: &mut Buffer| -> Result<Option<Region>, ServiceFault> {
             let mut refusal = None;
-            let id = buffer.lend(graveyard, |region| {
+            let id = buffer.lend(deferred_free, |region| {
                 *lent += 1;
                 client.share(region).map_err(|error| {
                     let reason = error.to_string();
@@ -245,13 +245,14 @@ impl Engine {
     /// What ranks have called, in words, if that is what service processes have found to differ.
     fn calls(fault: &ServiceFault) -> Option<String> {
         let ServiceFault::Service(ServiceError::Failed(failure)) = fault else { return None };
-        let culprit = failure.culprit;
+        let failed_rank = failure.failed_rank;
         match failure.cause {
-            service::Cause::Bytes { witness, found, expected } => Some(format!(
-                "{culprit} sends {found} bytes to rank {witness}; rank {witness} expects {expected} bytes"
+            service::Cause::Bytes { detecting_rank, found, expected } => Some(format!(
+                "{failed_rank} sends {found} bytes to rank {detecting_rank}; rank {detecting_rank} expects {expected} \
+                 bytes"
             )),
             service::Cause::Operation { found, expected } => {
-                Some(format!("{culprit} called {found}; a rank of another service process called {expected}"))
+                Some(format!("{failed_rank} called {found}; a rank of another service process called {expected}"))
             }
             service::Cause::Died | service::Cause::Read(_) => None,
         }
@@ -260,37 +261,37 @@ impl Engine {
     /// The failure of the communicator that something of the service processes is.
     fn told(&self, fault: &ServiceFault) -> Failure {
         let own = self.place.rank();
-        let rank_of = |culprit| match culprit {
-            Culprit::Rank(rank) => rank,
+        let rank_of = |failed_rank| match failed_rank {
+            FailedParty::Rank(rank) => rank,
             // The first rank that it serves stands for it.
-            Culprit::Process(process) => self.topology.served_by(process).next().unwrap_or(own),
+            FailedParty::Process(process) => self.topology.served_by(process).next().unwrap_or(own),
         };
-        let of_process = |culprit| match culprit {
-            Culprit::Rank(_) => Cause::Connection(FailureCode::Program),
-            Culprit::Process(_) => Cause::Device(FailureCode::ServiceProcess),
+        let of_process = |failed_rank| match failed_rank {
+            FailedParty::Rank(_) => Cause::Connection(FailureCode::Program),
+            FailedParty::Process(_) => Cause::Device(FailureCode::ServiceProcess),
         };
         tracing::warn!(rank = own, %fault, "an operation by service processes has failed");
-        let (culprit, cause) = match fault {
+        let (failed_rank, cause) = match fault {
             ServiceFault::Service(ServiceError::Failed(failure)) => {
                 let cause = match failure.cause {
-                    service::Cause::Died => of_process(failure.culprit),
+                    service::Cause::Died => of_process(failure.failed_rank),
                     service::Cause::Read(status) => Cause::Connection(FailureCode::of_completion(status.into())),
                     service::Cause::Bytes { .. } | service::Cause::Operation { .. } => Cause::Disagrees,
                 };
-                (rank_of(failure.culprit), cause)
+                (rank_of(failure.failed_rank), cause)
             }
             ServiceFault::Service(ServiceError::StagedFailed(failure)) => {
                 let cause = match failure.cause {
-                    StagedCause::Died => of_process(failure.culprit),
+                    StagedCause::Died => of_process(failure.failed_rank),
                     StagedCause::Transfer(status) => Cause::Connection(FailureCode::of_completion(status.into())),
                     StagedCause::Disagrees => Cause::Disagrees,
                 };
-                (rank_of(failure.culprit), cause)
+                (rank_of(failure.failed_rank), cause)
             }
             ServiceFault::Late => (own, Cause::Silent(WaitedFor::Block)),
             ServiceFault::Service(_) | ServiceFault::Own(_) => (own, Cause::Device(FailureCode::ServiceProcess)),
         };
-        Failure { culprit, witness: own, cause }
+        Failure { failed_rank, detecting_rank: own, cause }
     }
 
     /// Ends everything: what is under way once its memory is back.
@@ -301,7 +302,7 @@ impl Engine {
         self.failure = Some(failure);
         // Ranks that wait by the hosts' control learn it by that; what goes out goes at once. Others' failures their
         // service processes tell.
-        if failure.culprit == self.place.rank() && self.requests.broken().is_none() {
+        if failure.failed_rank == self.place.rank() && self.requests.broken().is_none() {
             self.inner.fail_here(failure.cause);
             if let Err(error) = self.inner.progress() {
                 self.inner.fault(error);
@@ -339,8 +340,8 @@ impl Engine {
         let decision = Decision::by_service();
         let report = Report { phases: Phases(phases), decision, foreign_bytes, failure, ..Report::default() };
         let all = error.is_some() || self.lent > self.config.service.buffers as usize;
-        let Self { session, graveyard, .. } = self;
-        let ended = Returning::begin(session.client(), graveyard, request, (send, receive), (report, error, all));
+        let Self { session, deferred_free, .. } = self;
+        let ended = Returning::begin(session.client(), deferred_free, request, (send, receive), (report, error, all));
         self.returning.push(ended);
         self.poll_returning();
     }
@@ -365,18 +366,18 @@ impl Engine {
 
     /// Takes memory back of buffers that are gone.
     fn poll_graves(&mut self) -> bool {
-        let Self { session, graveyard, graves, lent, .. } = self;
+        let Self { session, deferred_free, deferred, lent, .. } = self;
         let client = session.client();
-        for (id, kept) in graveyard.take() {
+        for (id, kept) in deferred_free.take() {
             if client.take_back(id).is_err() {
                 client.lose();
             }
-            graves.push((id, kept));
+            deferred.push((id, kept));
         }
-        let before = graves.len();
-        graves.retain(|(id, _)| client.taken_back(*id).is_none());
-        *lent = lent.saturating_sub(before - graves.len());
-        graves.len() != before
+        let before = deferred.len();
+        deferred.retain(|(id, _)| client.taken_back(*id).is_none());
+        *lent = lent.saturating_sub(before - deferred.len());
+        deferred.len() != before
     }
 
     /// How the operations under way have ended, in their order.
@@ -543,7 +544,7 @@ impl Datapath for Engine {
     }
 
     fn take_back(&mut self, buffer: &mut Buffer, is_late: bool) -> Result<bool> {
-        let Some(memory) = buffer.lease_of(&self.graveyard) else { return Ok(true) };
+        let Some(memory) = buffer.lease_of(&self.deferred_free) else { return Ok(true) };
         let client = self.session.client();
         if client.take_back(memory).is_err() || is_late {
             client.lose();
@@ -551,7 +552,7 @@ impl Datapath for Engine {
         let is_back = client.taken_back(memory).is_some();
         if is_back {
             // The lease goes with the key, and not before: nobody borrows bytes that somebody may still write.
-            buffer.unlend(&self.graveyard);
+            buffer.unlend(&self.deferred_free);
             self.lent = self.lent.saturating_sub(1);
         }
         Ok(is_back)
@@ -574,7 +575,7 @@ impl Datapath for Engine {
     fn fail_here(&mut self, cause: Cause) {
         self.inner.fail_here(cause);
         let own = self.place.rank();
-        self.fail(Failure { culprit: own, witness: own, cause }, None);
+        self.fail(Failure { failed_rank: own, detecting_rank: own, cause }, None);
     }
 
     fn fault(&mut self, error: Error) {

@@ -7,7 +7,7 @@ use flexcast_service::{Client, MemoryId};
 
 use crate::error::Error;
 use crate::op::buffer::Buffer;
-use crate::op::lease::Graveyard;
+use crate::op::lease::DeferredFree;
 use crate::op::outcome::{Done, Failed, Outcome};
 use crate::op::report::Report;
 
@@ -30,7 +30,7 @@ impl Returning {
     /// Takes the memory back that is not to stay with the service process: all of it, or that of users alone.
     pub(super) fn begin(
         client: &mut Client,
-        graveyard: &Arc<Graveyard>,
+        deferred_free: &Arc<DeferredFree>,
         request: u64,
         (mut send, mut receive): (Option<Buffer>, Buffer),
         (report, error, all): (Report, Option<Error>, bool),
@@ -38,7 +38,7 @@ impl Returning {
         let mut memory = Vec::new();
         for buffer in send.iter_mut().chain([&mut receive]) {
             if (all || buffer.is_of_user())
-                && let Some(id) = buffer.unlend(graveyard)
+                && let Some(id) = buffer.unlend(deferred_free)
             {
                 if let Err(error) = client.take_back(id) {
                     tracing::warn!(%error, "memory of an operation is not taken back: its service process counts as \

@@ -3,11 +3,11 @@
 //! An operation is posted ([`Engine::begin`]), receives and sends as the sockets allow ([`Engine::advance`]), and gives
 //! its buffers back when the protocol releases it or has failed.
 
-mod apart;
 mod delivery;
 mod direct;
-mod ears;
+mod external;
 mod fanout;
+mod inbox;
 mod operation;
 mod receive;
 mod send;
@@ -26,7 +26,7 @@ use flexcast_proto::{
 
 use self::delivery::Reception;
 use self::direct::Exchanging;
-use self::ears::Ears;
+use self::inbox::Inbox;
 use self::operation::{Running, State};
 use self::receive::{Landings, Overflows};
 use super::datagram::{Codec, HEADER_BYTES, Secret};
@@ -123,7 +123,7 @@ pub(crate) struct Engine {
     /// Which subgroup a chunk goes to.
     stripes: Stripes,
     mesh: Mesh,
-    apart: KnownAggregators,
+    external: KnownAggregators,
     /// Until when an operation that has failed waits for an aggregator's reason.
     reason_ps: Option<u64>,
     receive_bytes: u64,
@@ -229,7 +229,7 @@ impl Engine {
         let stripes = Stripes::new(1 + workers.count() as u32, stripe_chunks as u32);
         let reception = Reception::new(interface.now_ps());
         let mut engine = Self {
-            apart: KnownAggregators::new(config.aggregators.len()),
+            external: KnownAggregators::new(config.aggregators.len()),
             reason_ps: None,
             requests: Requests::of(&config.aggregators),
             codec,
@@ -290,7 +290,7 @@ impl Engine {
                 let lost = self.lost_multicast();
                 self.conditions.decide_by(&self.tuning, plan.kind.of_protocol(), &plan.shape(), lost)
             }
-            Task::Collective(Collective::SparseAllreduce { .. }) if self.apart.count() > 0 => {
+            Task::Collective(Collective::SparseAllreduce { .. }) if self.external.count() > 0 => {
                 Decision::of(Algorithm::Sparse)
             }
             Task::Collective(collective) => {
@@ -417,7 +417,7 @@ impl Engine {
         self.ready = ready;
         polled?;
         moved |= self.receive_shared()?;
-        moved |= self.listen(|mesh, ears| mesh.look(ears));
+        moved |= self.listen(|mesh, inbox| mesh.look(inbox));
         if self.is_free()
             && self.broken.is_none()
             && let Some(posted) = self.waiting.pop_front()
@@ -488,11 +488,12 @@ impl Engine {
     }
 
     /// Lends what hears the peers to a function that lets it hear.
-    fn listen(&mut self, hear: impl FnOnce(&mut Mesh, &mut Ears<'_>) -> bool) -> bool {
+    fn listen(&mut self, hear: impl FnOnce(&mut Mesh, &mut Inbox<'_>) -> bool) -> bool {
         let Self { mesh, conversation, current, exchanging, broken, place, .. } = self;
-        let mut ears = Ears::new(conversation, current.as_mut(), exchanging.as_mut(), broken.is_some(), place.ranks());
-        let any = hear(mesh, &mut ears);
-        let Ears { heard, served, wrong, disagrees, reports, .. } = ears;
+        let mut inbox =
+            Inbox::new(conversation, current.as_mut(), exchanging.as_mut(), broken.is_some(), place.ranks());
+        let any = hear(mesh, &mut inbox);
+        let Inbox { heard, served, wrong, disagrees, reports, .. } = inbox;
         self.heard |= heard;
         served.into_iter().for_each(|(to, read)| self.mesh.serve(to, read));
         reports.into_iter().for_each(|(from, report)| self.heed(from, report));
@@ -509,12 +510,12 @@ impl Engine {
 
     /// Takes what a peer has sent over its connection. Returns whether there was anything.
     fn receive_frames(&mut self, number: usize) -> bool {
-        let any = self.listen(|mesh, ears| mesh.receive(number, ears));
+        let any = self.listen(|mesh, inbox| mesh.receive(number, inbox));
         if let Some(peer) = self.mesh.other_end(number).filter(|_| any)
             && let Some(aggregator) = self.aggregator(peer)
         {
             let now_ps = self.interface.now_ps();
-            self.apart.hear(aggregator, now_ps);
+            self.external.hear(aggregator, now_ps);
         }
         any
     }
@@ -529,7 +530,7 @@ impl Engine {
             return false;
         }
         self.held_at = at;
-        self.listen(|mesh, ears| mesh.resume(ears))
+        self.listen(|mesh, inbox| mesh.resume(inbox))
     }
 
     /// Does what the protocol asks for.
@@ -587,7 +588,7 @@ impl Engine {
         let calls = self.conversation.disagreement().map(|calls| calls.to_string());
         self.requests.break_by(failure, calls);
         if let Some(mesh::Fault { address, reason }) = self.fault_of(failure) {
-            let rank = failure.culprit;
+            let rank = failure.failed_rank;
             self.requests.explain(format!("the connection with rank {rank}, {address}, {reason}"));
         }
         self.fanout.iter().for_each(|fanout| fanout.leave());
@@ -602,7 +603,7 @@ impl Engine {
     fn poll_time(&mut self, now_ps: u64) -> bool {
         let deadline_ps = self.exchanging.as_ref().map(|exchanging| exchanging.deadline_ps);
         if let Some(deadline_ps) = deadline_ps {
-            self.look_at_apart(now_ps);
+            self.look_at_external(now_ps);
             self.conversation.notify(now_ps, Notice::Time);
             return now_ps >= deadline_ps;
         }
@@ -622,12 +623,13 @@ impl Engine {
         if !participant.is_failing() || *blamed_in == running.operation {
             return;
         }
-        if let Some((culprit, ..)) = running.reads.front()
+        if let Some((failed_rank, ..)) = running.reads.front()
             && participant.waiting_for() == (own, WaitedFor::Block)
         {
             *blamed_in = running.operation;
             let cause = Cause::Silent(WaitedFor::Block);
-            conversation.notify(now_ps, Notice::Failed(Failure { culprit: *culprit, witness: own, cause }));
+            conversation
+                .notify(now_ps, Notice::Failed(Failure { failed_rank: *failed_rank, detecting_rank: own, cause }));
         }
     }
 
@@ -688,10 +690,10 @@ impl Engine {
     /// The error of an operation that has failed.
     fn error_of(&mut self, operation: &'static str, failure: Failure) -> Error {
         if let Some(mesh::Fault { address, reason }) = self.fault_of(failure) {
-            return Error::Connection { operation, rank: failure.culprit, address, reason, failure };
+            return Error::Connection { operation, rank: failure.failed_rank, address, reason, failure };
         }
         let found = match failure.cause {
-            Cause::Aggregator(number) => self.apart.take_reason(number.into()),
+            Cause::Aggregator(number) => self.external.take_reason(number.into()),
             _ => None,
         };
         self.requests.failed(operation, failure, found)
@@ -699,8 +701,8 @@ impl Engine {
 
     /// What is wrong with the connection that a failure is of, if this rank has found something.
     fn fault_of(&self, failure: Failure) -> Option<mesh::Fault> {
-        let is_own = matches!(failure.cause, Cause::Connection(_)) && failure.witness == self.place.rank();
-        is_own.then(|| self.mesh.fault(failure.culprit)).flatten()
+        let is_own = matches!(failure.cause, Cause::Connection(_)) && failure.detecting_rank == self.place.rank();
+        is_own.then(|| self.mesh.fault(failure.failed_rank)).flatten()
     }
 
     /// Waits for connections to become readable, unless what they have has to wait, and writable, if something waits to
@@ -733,8 +735,8 @@ impl Engine {
             return Some(if exchanging.state.is_active() && exchanging.is_busy() {
                 0
             } else if exchanging.state.is_active() {
-                let of_apart = self.apart_deadline_ps().map_or(u64::MAX, |(deadline_ps, _)| deadline_ps);
-                exchanging.deadline_ps.min(of_apart)
+                let of_external = self.external_deadline_ps().map_or(u64::MAX, |(deadline_ps, _)| deadline_ps);
+                exchanging.deadline_ps.min(of_external)
             } else {
                 self.lingers_ps.or(self.reason_ps).unwrap_or(0)
             });
@@ -815,7 +817,7 @@ impl Datapath for Engine {
     fn fail_here(&mut self, cause: Cause) {
         let own = self.place.rank();
         let now_ps = self.interface.now_ps();
-        self.conversation.notify(now_ps, Notice::Failed(Failure { culprit: own, witness: own, cause }));
+        self.conversation.notify(now_ps, Notice::Failed(Failure { failed_rank: own, detecting_rank: own, cause }));
         crate::carrier::datapath::Waiter::wake(&self.waiter);
     }
 

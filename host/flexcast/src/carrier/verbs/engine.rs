@@ -28,7 +28,7 @@ use crate::carrier::cpu::incoming::Incoming;
 use crate::carrier::cpu::operation::State;
 use crate::carrier::cpu::watch;
 use crate::carrier::cpu::window::{Waits, Window};
-use crate::carrier::pairs::{Errand, PairEngine as _, Pairs};
+use crate::carrier::pairs::{PairEngine as _, Pairs, SetupOperation};
 use crate::engine::conversation::{Conversation, Next};
 use crate::engine::descriptor::descriptor;
 use crate::engine::eager::Gathered;
@@ -195,35 +195,35 @@ impl Engine {
         }
     }
 
-    /// The same for an operation of blocks; `errand`: what it is run for.
+    /// The same for an operation of blocks; `setup`: what it is run for.
     fn begin_blocks(
         &mut self,
         mut posted: Posted,
-        errand: Option<Box<Errand>>,
+        setup: Option<Box<SetupOperation>>,
         now_ps: u64,
     ) -> Result<bool, Box<Failed>> {
-        let refused = |errand, failed: Box<Failed>| Err(Errand::failed(errand, *failed));
-        let decision = match &errand {
-            Some(errand) if errand.is_barrier() => Decision::of(Algorithm::Eager),
+        let refused = |setup, failed: Box<Failed>| Err(SetupOperation::failed(setup, *failed));
+        let decision = match &setup {
+            Some(setup) if setup.is_barrier() => Decision::of(Algorithm::Eager),
             _ => self.conditions.decide(&posted.plan.shape(), false),
         };
         if decision.algorithm() == Algorithm::Multicast && !self.take_id(now_ps) {
-            if errand.is_some() {
+            if setup.is_some() {
                 // Whoever begins one has asked for room at this time (`has_room`).
                 let next = "wait for packet_lifetime, or leave more bits to the id (psn_bits)";
                 let error = Error::Budget { what: "collective ids", needed: 1, limit: 0, next };
-                return refused(errand, posted.refuse(error));
+                return refused(setup, posted.refuse(error));
             }
             self.waiting.push_front(posted.map(Task::Blocks));
             return Ok(false);
         }
         if let Err(error) = posted.place_own_block() {
             self.free_id(now_ps);
-            return refused(errand, posted.refuse(error));
+            return refused(setup, posted.refuse(error));
         }
         let operation = self.conversation.participant().operation();
         let mut running = Running::new(posted, decision, operation, now_ps, ());
-        running.errand = errand;
+        running.setup = setup;
         match self.arm(&mut running, now_ps) {
             Ok(()) => {
                 running.deadline_ps = self.conversation.participant().deadline_ps().unwrap_or(u64::MAX);
@@ -232,8 +232,8 @@ impl Engine {
             }
             Err(error) => {
                 self.free_id(now_ps);
-                let Running { send, receive, report, errand, .. } = running;
-                refused(errand, Box::new(Failed { error, send, receive: Some(receive), report }))
+                let Running { send, receive, report, setup, .. } = running;
+                refused(setup, Box::new(Failed { error, send, receive: Some(receive), report }))
             }
         }
     }
@@ -243,8 +243,8 @@ impl Engine {
         let (plan, algorithm) = (&running.plan, running.algorithm);
         let Order { chains, turn, .. } = order(plan, &self.config, self.place.rank());
         let mut descriptor = descriptor(plan, &self.config, &self.alpha, running.operation, (chains, algorithm));
-        if let Some(errand) = &running.errand {
-            descriptor.summary = errand.summary;
+        if let Some(setup) = &running.setup {
+            descriptor.summary = setup.summary;
         }
         self.control.expect_losses(self.losses.are_expected());
         self.losses.begin();

@@ -96,15 +96,15 @@ fn tampered(change: impl FnOnce(&[Vec<u8>], &Attacker) -> Vec<u8>) -> (Vec<Strin
     meshes[1].say(0, 1, b"first", &[]);
     meshes[1].say(0, 1, b"second", b"with data");
     meshes[1].transfer(0, head(1, 20_000), PART, &source);
-    let mut ears = [Ear::new(1, 20_000), Ear::new(1, 0)];
+    let mut inbox = [Ear::new(1, 20_000), Ear::new(1, 0)];
     let until = Instant::now() + BOUND;
     let mut change = Some(change);
     let mut settled = None;
     let mut broken = None;
     while settled.is_none_or(|at: Instant| at.elapsed() < Duration::from_millis(50)) {
-        assert!(Instant::now() < until, "nothing comes of it: {:?}", ears[0].heard);
+        assert!(Instant::now() < until, "nothing comes of it: {:?}", inbox[0].heard);
         meshes[1].flush(&source);
-        turn(&mut meshes, &mut ears);
+        turn(&mut meshes, &mut inbox);
         attacker.turn();
         if let Some(frames) = attacker.frames(3).filter(|_| change.is_some()) {
             let bytes = change.take().unwrap()(&frames, &attacker);
@@ -116,7 +116,7 @@ fn tampered(change: impl FnOnce(&[Vec<u8>], &Attacker) -> Vec<u8>) -> (Vec<Strin
         }
         let mesh = &mut meshes[0];
         mesh.take_broken(|rank, code| broken = Some((rank, code)));
-        if (broken.is_some() || ears[0].heard.len() == 3) && settled.is_none() {
+        if (broken.is_some() || inbox[0].heard.len() == 3) && settled.is_none() {
             settled = Some(Instant::now());
         }
     }
@@ -124,7 +124,7 @@ fn tampered(change: impl FnOnce(&[Vec<u8>], &Attacker) -> Vec<u8>) -> (Vec<Strin
         assert_eq!(rank, 1);
         (code, meshes[0].fault(1))
     });
-    let [ear, _] = ears;
+    let [ear, _] = inbox;
     if ear.heard.len() == 3 {
         assert!(ear.all() == source.0);
     }
@@ -202,11 +202,11 @@ fn a_copy_of_a_greeting_has_no_effect_before_or_after_the_original() {
     let mut meshes = [0, 1].map(|own| Mesh::of(connect(own, &all), Vec::new()));
     meshes[1].connect.addresses[0] = attacker.listener.local_addr().unwrap();
     meshes[1].say(0, 1, b"original", &[]);
-    let mut ears = [Ear::new(1, 0), Ear::new(1, 0)];
+    let mut inbox = [Ear::new(1, 0), Ear::new(1, 0)];
     let until = Instant::now() + BOUND;
     let frames = loop {
         assert!(Instant::now() < until);
-        turn(&mut meshes, &mut ears);
+        turn(&mut meshes, &mut inbox);
         attacker.turn();
         if let Some(frames) = attacker.frames(1) {
             break frames;
@@ -222,21 +222,21 @@ fn a_copy_of_a_greeting_has_no_effect_before_or_after_the_original() {
         copy
     };
     let _before = copy();
-    (0..20).for_each(|_| turn(&mut meshes, &mut ears));
+    (0..20).for_each(|_| turn(&mut meshes, &mut inbox));
     attacker.inject(&frames.concat());
-    while ears[0].heard.is_empty() {
+    while inbox[0].heard.is_empty() {
         assert!(Instant::now() < until);
-        turn(&mut meshes, &mut ears);
+        turn(&mut meshes, &mut inbox);
     }
     let _after = copy();
     for _ in 0..20 {
-        turn(&mut meshes, &mut ears);
+        turn(&mut meshes, &mut inbox);
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(
-        ears[0].heard.len() == 1 && ears[0].heard[0].contains(&format!("{:?}", b"original")),
+        inbox[0].heard.len() == 1 && inbox[0].heard[0].contains(&format!("{:?}", b"original")),
         "{:?}",
-        ears[0].heard
+        inbox[0].heard
     );
     meshes[0].take_broken(|rank, code| panic!("rank {rank} breaks with {code}"));
     assert_eq!(meshes[0].peers.len(), 1);
@@ -246,19 +246,19 @@ fn a_copy_of_a_greeting_has_no_effect_before_or_after_the_original() {
 fn a_rank_that_proves_itself_twice_fails_with_both_addresses() {
     let all = listeners();
     let mut meshes = [0, 1, 1].map(|own| Mesh::of(connect(own, &all), Vec::new()));
-    let mut ears = [0; 3].map(|_| Ear::new(1, 0));
+    let mut inbox = [0; 3].map(|_| Ear::new(1, 0));
     let mut broken = [None; 3];
     for rank in [1, 2] {
         meshes[rank].say(0, 1, b"hello", &[]);
         let until = Instant::now() + BOUND;
-        while (ears[0].heard.is_empty() || (rank == 2 && broken[2].is_none())) && Instant::now() < until {
-            turn(&mut meshes, &mut ears);
+        while (inbox[0].heard.is_empty() || (rank == 2 && broken[2].is_none())) && Instant::now() < until {
+            turn(&mut meshes, &mut inbox);
             for (mesh, broken) in meshes.iter_mut().zip(&mut broken) {
                 mesh.take_broken(|rank, code| *broken = Some((rank, code)));
             }
         }
     }
-    assert_eq!((ears[0].heard.len(), broken[0]), (1, Some((1, peer::NONSENSE))), "{:?}", ears[0].heard);
+    assert_eq!((inbox[0].heard.len(), broken[0]), (1, Some((1, peer::NONSENSE))), "{:?}", inbox[0].heard);
     let Fault { address, reason } = meshes[0].fault(1).unwrap();
     let addresses = reason.matches("127.0.0.1:").count() + address.matches("127.0.0.1:").count();
     assert!(reason.contains("as rank 1") && addresses == 2 && !reason.contains(&address), "{address}: {reason}");
@@ -274,17 +274,17 @@ fn a_dial_that_is_dropped_is_repeated_and_loses_nothing() {
     let mut meshes = [0, 1].map(|own| Mesh::of(connect(own, &all), Vec::new()));
     meshes[1].connect.addresses[0] = attacker.listener.local_addr().unwrap();
     meshes[1].say(0, 1, b"hello", &[]);
-    let mut ears = [Ear::new(1, 0), Ear::new(1, 0)];
+    let mut inbox = [Ear::new(1, 0), Ear::new(1, 0)];
     let until = Instant::now() + BOUND;
-    while ears[0].heard.is_empty() && Instant::now() < until {
-        turn(&mut meshes, &mut ears);
+    while inbox[0].heard.is_empty() && Instant::now() < until {
+        turn(&mut meshes, &mut inbox);
         attacker.turn();
         if let Some(frames) = attacker.frames(1) {
             attacker.ways[0].frames.clear();
             attacker.inject(&frames.concat());
         }
     }
-    assert_eq!((attacker.refuses, ears[0].heard.len()), (0, 1));
+    assert_eq!((attacker.refuses, inbox[0].heard.len()), (0, 1));
     // Without end, it fails in time with what has happened.
     let mut attacker = Attacker::new(all[0].local_addr().unwrap());
     attacker.refuses = u32::MAX;
@@ -306,15 +306,15 @@ fn strangers_make_room_for_one_another_and_never_keep_a_rank_out() {
     let all = listeners();
     let port = all[0].local_addr().unwrap();
     let mut meshes = [0, 1, 2].map(|own| Mesh::of(connect(own, &all), Vec::new()));
-    let mut ears = [0; 3].map(|_| Ear::new(1, 0));
+    let mut inbox = [0; 3].map(|_| Ear::new(1, 0));
     // One rank is connected before, one comes in the midst of them.
     meshes[1].say(0, 1, b"before", &[]);
     let mut silent = VecDeque::new();
     let until = Instant::now() + BOUND;
     let mut rounds = 0;
-    while rounds < 10 || ears[0].heard.len() < 2 {
-        assert!(Instant::now() < until, "{:?}", ears[0].heard);
-        if !ears[0].heard.is_empty() {
+    while rounds < 10 || inbox[0].heard.len() < 2 {
+        assert!(Instant::now() < until, "{:?}", inbox[0].heard);
+        if !inbox[0].heard.is_empty() {
             silent.extend((0..80).map(|_| TcpStream::connect(port).unwrap()));
             silent.drain(..silent.len().saturating_sub(400));
             rounds += 1;
@@ -322,7 +322,7 @@ fn strangers_make_room_for_one_another_and_never_keep_a_rank_out() {
                 meshes[2].say(0, 1, b"between", &[]);
             }
         }
-        turn(&mut meshes, &mut ears);
+        turn(&mut meshes, &mut inbox);
         assert!(meshes[0].strangers.count() <= MOST_OF_ADDRESS);
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -330,9 +330,9 @@ fn strangers_make_room_for_one_another_and_never_keep_a_rank_out() {
     for rank in [1, 2] {
         meshes[rank].say(0, 1, b"after", &[]);
     }
-    while ears[0].heard.len() < 4 && Instant::now() < until {
-        turn(&mut meshes, &mut ears);
+    while inbox[0].heard.len() < 4 && Instant::now() < until {
+        turn(&mut meshes, &mut inbox);
     }
-    assert_eq!(ears[0].heard.len(), 4, "{:?}", ears[0].heard);
+    assert_eq!(inbox[0].heard.len(), 4, "{:?}", inbox[0].heard);
     meshes[0].take_broken(|rank, code| panic!("rank {rank} breaks with {code}"));
 }

@@ -119,7 +119,7 @@ pub(crate) enum Aggregators {
     /// Every rank its own shards.
     Ranks,
     /// So many processes apart, which have numbers behind those of the ranks.
-    Apart(u32),
+    External(u32),
 }
 
 impl Sparse {
@@ -135,7 +135,7 @@ impl Sparse {
         let (own, ranks) = (place.rank(), place.ranks());
         let (count, first, summed) = match aggregators {
             Aggregators::Ranks => (ranks, 0, Some(own)),
-            Aggregators::Apart(count) => (count, ranks, None),
+            Aggregators::External(count) => (count, ranks, None),
         };
         let split = options.split((bytes, reduction), ranks, count).map_err(refused)?;
         let order = if reproducible { Order::Rank } else { Order::Arrival };

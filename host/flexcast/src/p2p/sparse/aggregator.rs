@@ -265,22 +265,22 @@ impl Aggregator {
     fn ended(&mut self, result: Result<()>) -> Result<()> {
         let Err(error) = &result else { return Ok(()) };
         self.failed = true;
-        let culprit = match error {
+        let failed_rank = match error {
             Error::Connection { party: Party::Worker(worker), .. }
             | Error::Protocol { party: Party::Worker(worker), .. }
             | Error::Timeout { party: Party::Worker(worker), .. } => *worker,
             _ => OWN_FAULT,
         };
-        self.tell(culprit);
+        self.tell(failed_rank);
         result
     }
 
     /// Tells all workers that wait for an answer why there is none.
-    fn tell(&mut self, culprit: u32) {
+    fn tell(&mut self, failed_rank: u32) {
         self.unsent.clear();
         let now_ps = self.now_ps();
         for link in self.links.iter_mut().filter(|link| link.has_room()) {
-            if let Err(error) = link.send(&[], culprit.saturating_add(1), true, now_ps) {
+            if let Err(error) = link.send(&[], failed_rank.saturating_add(1), true, now_ps) {
                 tracing::debug!(%error, "a worker cannot be told of a failure");
             }
         }

@@ -100,7 +100,10 @@ pub enum Error {
         source: flexio::Error,
     },
     /// An aggregator has ended the operation.
-    #[error("aggregator {aggregator} has ended the operation because of {}: look at its process and its network", culprit(*aggregator, *worker))]
+    #[error(
+        "aggregator {aggregator} has ended the operation because of {}: look at its process and its network",
+        failed_rank(*aggregator, *worker)
+    )]
     Ended {
         /// Who says so.
         aggregator: u32,
@@ -120,7 +123,7 @@ pub enum Error {
 }
 
 /// Whose fault the end of an operation is.
-const fn culprit(aggregator: u32, worker: Option<u32>) -> Party {
+const fn failed_rank(aggregator: u32, worker: Option<u32>) -> Party {
     match worker {
         Some(worker) => Party::Worker(worker),
         None => Party::Aggregator(aggregator),

@@ -1,5 +1,5 @@
 //! Memory of an aggregator for one shard: a receive spot for each worker, and two transmit spots.
-#![allow(unsafe_code)] // Views of registered memory that lie apart, and slices of spots while no card writes to them.
+#![allow(unsafe_code)] // Views of registered memory that do not overlap, and slices of spots while no card writes to them.
 
 use flexcast_proto::sparse::{Additions, Answer, Parameters};
 use flexio::{Access, HostBuffer, LocalSlice, MemoryRegion, ProtectionDomain};

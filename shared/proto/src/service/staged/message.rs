@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::service::error::{Culprit, of_completion};
+use crate::service::error::{FailedParty, of_completion};
 use crate::service::message::Region;
 use crate::service::task::{Descriptor, Part};
 
@@ -296,12 +296,12 @@ pub enum StagedEvent {
     /// The time, in picoseconds, by a clock that never goes back.
     Time(u64),
     /// A rank or another process of the group has died.
-    Died(Culprit),
+    Died(FailedParty),
     /// A connection between processes is broken, which all transfers over it fail with: by a transfer of memory of the
-    /// culprit, of this or of another kind of collectives of the group.
+    /// failed rank, of this or of another kind of collectives of the group.
     Broken {
         /// Whose memory is at fault.
-        culprit: Culprit,
+        failed_rank: FailedParty,
         /// The code of the completion.
         code: u16,
     },
@@ -309,10 +309,10 @@ pub enum StagedEvent {
 
 /// Why the group's staged collectives have failed. None can follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
-#[error("{culprit} {cause}")]
+#[error("{failed_rank} {cause}")]
 pub struct StagedFailure {
     /// Who is at fault.
-    pub culprit: Culprit,
+    pub failed_rank: FailedParty,
     /// What happened.
     pub cause: StagedCause,
 }
@@ -320,13 +320,13 @@ pub struct StagedFailure {
 /// What has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum StagedCause {
-    /// The culprit is gone.
+    /// The failed rank is gone.
     #[error("has died: make a new communicator without it")]
     Died,
-    /// A transfer from or to memory of the culprit failed. The code is that of the completion.
+    /// A transfer from or to memory of the failed rank failed. The code is that of the completion.
     #[error("has memory that a transfer failed on ({}, completion code {code}): look at its memory keys and its network", of_completion(*.0), code = .0)]
     Transfer(u16),
-    /// The culprit has called something else than another rank.
+    /// The failed rank has called something else than another rank.
     #[error("has called another collective or other lengths than the rank before: call the same on all ranks")]
     Disagrees,
 }

@@ -59,9 +59,9 @@
 //!
 //! - A *buffer* of OP-START is address 8, size of an element 8, its extent 8, key 4. The send buffer of an Allgatherv
 //!   has the length of the block in the place of the size and 0 as extent; in place it is all zeros.
-//! - A *failure* is culprit 1 (1 rank, 2 process), cause 1 (1 died, 2 Read, 3 bytes, 4 operation), completion code 2,
-//!   number of the culprit 4, witness 4, 0 4, found 8, expected 8; a *staged failure* the first 8 of these, with causes
-//!   1 died, 2 transfer, 3 disagrees.
+//! - A *failure* is failed rank 1 (1 rank, 2 process), cause 1 (1 died, 2 Read, 3 bytes, 4 operation), completion code
+//!   2, number of the failed rank 4, detecting rank 4, 0 4, found 8, expected 8; a *staged failure* the first 8 of
+//!   these, with causes 1 died, 2 transfer, 3 disagrees.
 //! - A *refusal* is code 1, name 1, 0 2, three numbers of 4, two of 8. Codes follow the variants in their order:
 //!   [`Refusal`](super::Refusal) 1 to 10, [`StagedRefusal`](super::StagedRefusal) 11 to 15,
 //!   [`CallError`](super::CallError) 16 to 20, [`TopologyError`](super::TopologyError) 21 to 24, [`GroupError`] 25 to

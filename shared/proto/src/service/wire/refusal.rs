@@ -8,7 +8,7 @@ use super::error::FormatError;
 use super::fields::{number, within};
 use super::group::GroupError;
 use crate::service::call::CallError;
-use crate::service::error::{Cause, Culprit, Failure, Refusal};
+use crate::service::error::{Cause, FailedParty, Failure, Refusal};
 use crate::service::message::{LocalCopies, Operation};
 use crate::service::staged::message::{StagedCause, StagedFailure, StagedRefusal};
 use crate::service::topology::TopologyError;
@@ -77,11 +77,11 @@ pub(super) struct RawRefused {
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct RawFailure {
-    culprit: u8,
+    failed_rank: u8,
     cause: u8,
     code: U16,
     number: U32,
-    witness: U32,
+    detecting_rank: U32,
     reserved: U32,
     found: U64,
     expected: U64,
@@ -90,7 +90,7 @@ pub(super) struct RawFailure {
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct RawStagedFailure {
-    culprit: u8,
+    failed_rank: u8,
     cause: u8,
     code: U16,
     number: U32,
@@ -228,18 +228,18 @@ impl RawRefused {
 const RANK: u8 = 1;
 const PROCESS: u8 = 2;
 
-fn culprit_codes(culprit: Culprit) -> Result<(u8, U32), FormatError> {
-    Ok(match culprit {
-        Culprit::Rank(rank) => (RANK, number("rank", rank)?),
-        Culprit::Process(process) => (PROCESS, number("process", process)?),
+fn failed_rank_codes(failed_rank: FailedParty) -> Result<(u8, U32), FormatError> {
+    Ok(match failed_rank {
+        FailedParty::Rank(rank) => (RANK, number("rank", rank)?),
+        FailedParty::Process(process) => (PROCESS, number("process", process)?),
     })
 }
 
-const fn culprit(code: u8, number: U32) -> Result<Culprit, FormatError> {
+const fn failed_rank(code: u8, number: U32) -> Result<FailedParty, FormatError> {
     match code {
-        RANK => Ok(Culprit::Rank(number.get())),
-        PROCESS => Ok(Culprit::Process(number.get())),
-        found => Err(FormatError::Code { field: "culprit", found, last: PROCESS }),
+        RANK => Ok(FailedParty::Rank(number.get())),
+        PROCESS => Ok(FailedParty::Process(number.get())),
+        found => Err(FormatError::Code { field: "failed_rank", found, last: PROCESS }),
     }
 }
 
@@ -271,21 +271,23 @@ const OPERATION: u8 = 4;
 
 impl RawFailure {
     pub(super) fn new(failure: Failure) -> Result<Self, FormatError> {
-        let (culprit, number_) = culprit_codes(failure.culprit)?;
-        let (cause, code, witness, found, expected) = match failure.cause {
+        let (failed_rank, number_) = failed_rank_codes(failure.failed_rank)?;
+        let (cause, code, detecting_rank, found, expected) = match failure.cause {
             Cause::Died => (DIED, 0, U32::ZERO, 0, 0),
             Cause::Read(code) => (READ, code, U32::ZERO, 0, 0),
-            Cause::Bytes { witness, found, expected } => (BYTES, 0, number("witness", witness)?, found, expected),
+            Cause::Bytes { detecting_rank, found, expected } => {
+                (BYTES, 0, number("detecting_rank", detecting_rank)?, found, expected)
+            }
             Cause::Operation { found, expected } => {
                 (OPERATION, 0, U32::ZERO, operation_code(found), operation_code(expected))
             }
         };
         Ok(Self {
-            culprit,
+            failed_rank,
             cause,
             code: code.into(),
             number: number_,
-            witness,
+            detecting_rank,
             reserved: U32::ZERO,
             found: found.into(),
             expected: expected.into(),
@@ -297,13 +299,14 @@ impl RawFailure {
             DIED => Cause::Died,
             READ => Cause::Read(self.code.get()),
             BYTES => {
-                let (witness, found, expected) = (self.witness.get(), self.found.get(), self.expected.get());
-                Cause::Bytes { witness, found, expected }
+                let (detecting_rank, found, expected) =
+                    (self.detecting_rank.get(), self.found.get(), self.expected.get());
+                Cause::Bytes { detecting_rank, found, expected }
             }
             OPERATION => Cause::Operation { found: operation(self.found)?, expected: operation(self.expected)? },
             found => return Err(FormatError::Code { field: "cause", found, last: OPERATION }),
         };
-        Ok(Failure { culprit: culprit(self.culprit, self.number)?, cause })
+        Ok(Failure { failed_rank: failed_rank(self.failed_rank, self.number)?, cause })
     }
 }
 
@@ -312,13 +315,13 @@ const DISAGREES: u8 = 3;
 
 impl RawStagedFailure {
     pub(super) fn new(failure: StagedFailure) -> Result<Self, FormatError> {
-        let (culprit, number) = culprit_codes(failure.culprit)?;
+        let (failed_rank, number) = failed_rank_codes(failure.failed_rank)?;
         let (cause, code) = match failure.cause {
             StagedCause::Died => (DIED, 0),
             StagedCause::Transfer(code) => (TRANSFER, code),
             StagedCause::Disagrees => (DISAGREES, 0),
         };
-        Ok(Self { culprit, cause, code: code.into(), number })
+        Ok(Self { failed_rank, cause, code: code.into(), number })
     }
 
     pub(super) const fn failure(self) -> Result<StagedFailure, FormatError> {
@@ -328,8 +331,8 @@ impl RawStagedFailure {
             DISAGREES => StagedCause::Disagrees,
             found => return Err(FormatError::Code { field: "cause", found, last: DISAGREES }),
         };
-        match culprit(self.culprit, self.number) {
-            Ok(culprit) => Ok(StagedFailure { culprit, cause }),
+        match failed_rank(self.failed_rank, self.number) {
+            Ok(failed_rank) => Ok(StagedFailure { failed_rank, cause }),
             Err(error) => Err(error),
         }
     }

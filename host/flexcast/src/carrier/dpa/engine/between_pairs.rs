@@ -4,7 +4,7 @@
 use flexcast_proto::{Cause, OperationDescriptor};
 
 use super::Engine;
-use crate::carrier::pairs::{Errand, PairEngine, Pairs};
+use crate::carrier::pairs::{PairEngine, Pairs, SetupOperation};
 use crate::engine::notice::Notice;
 use crate::engine::{Posted, Requests, Task};
 use crate::error::{Error, Result};
@@ -58,8 +58,8 @@ impl PairEngine for Engine {
         self.do_steps(now_ps)
     }
 
-    fn begin_errand(&mut self, posted: Posted, errand: Box<Errand>, now_ps: u64) -> Result<bool, Box<Failed>> {
-        self.launch_blocks(posted, Some(errand), now_ps).map(|()| true)
+    fn begin_setup(&mut self, posted: Posted, setup: Box<SetupOperation>, now_ps: u64) -> Result<bool, Box<Failed>> {
+        self.launch_blocks(posted, Some(setup), now_ps).map(|()| true)
     }
 
     fn has_room(&self, _: u64) -> bool {

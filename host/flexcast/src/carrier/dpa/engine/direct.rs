@@ -127,7 +127,7 @@ impl Engine {
                 self.parts.driver.notify(now_ps, notice);
             }
         }
-        let (culprit, cause) = blame(own, error);
-        self.parts.driver.notify(now_ps, Notice::Failed(Failure { culprit, witness: own, cause }));
+        let (failed_rank, cause) = blame(own, error);
+        self.parts.driver.notify(now_ps, Notice::Failed(Failure { failed_rank, detecting_rank: own, cause }));
     }
 }

@@ -4,7 +4,7 @@ use flexcast_proto::Algorithm;
 
 use super::operation::{Fault, Receiving, Running, State};
 use super::{Engine, WORKER_PS};
-use crate::carrier::pairs::{Errand, PairEngine as _};
+use crate::carrier::pairs::{PairEngine as _, SetupOperation};
 use crate::engine::descriptor::activations_ps;
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
@@ -78,9 +78,9 @@ impl Engine {
 
     /// Ends an operation that has gone well, or goes on with what it was run for.
     fn finish(&mut self, running: Running, now_ps: u64) {
-        let Running { request, send, receive, report, errand, .. } = running;
-        match errand {
-            Some(errand) => self.finish_errand(*errand, (request, send, receive, report), now_ps),
+        let Running { request, send, receive, report, setup, .. } = running;
+        match setup {
+            Some(setup) => self.finish_setup(*setup, (request, send, receive, report), now_ps),
             None => self.requests.finish(request, Ok(Done { send, receive, report })),
         }
     }
@@ -120,7 +120,7 @@ impl Engine {
         }
         self.parts.receive.disarm(&mut running.receive);
         let name = running.name();
-        let Running { request, send, copied, receive, report, state, errand, .. } = running;
+        let Running { request, send, copied, receive, report, state, setup, .. } = running;
         let State::Failing { fault: Fault { failure, crash, .. }, .. } = state else { return Ok(false) };
         let error = crash.map_or_else(|| self.requests.failed(name, failure, None), Error::Flexio);
         let failed = if over {
@@ -132,7 +132,7 @@ impl Engine {
             self.lost.push(receive);
             Failed { error, send: None, receive: None, report }
         };
-        self.requests.finish(request, Err(Errand::failed(errand, failed)));
+        self.requests.finish(request, Err(SetupOperation::failed(setup, failed)));
         Ok(true)
     }
 

@@ -4,7 +4,7 @@ use flexcast_proto::{Algorithm, Failure, Pieces, ProgressWatch, StallWindow};
 
 use super::STUCK_CUTOFFS;
 use super::look::Gaps;
-use crate::carrier::pairs::Errand;
+use crate::carrier::pairs::SetupOperation;
 use crate::error::Result;
 use crate::op::buffer::Buffer;
 use crate::op::report::Report;
@@ -207,7 +207,7 @@ pub(crate) struct Running {
     /// What carries its data.
     pub(super) algorithm: Algorithm,
     /// What it is run for, if not for itself.
-    pub(super) errand: Option<Box<Errand>>,
+    pub(super) setup: Option<Box<SetupOperation>>,
     /// Its number, alike on all ranks; 0 while it is deferred.
     pub(super) operation: u32,
     pub(super) collective_id: u32,
@@ -241,7 +241,7 @@ pub(crate) struct Running {
 impl Running {
     /// Name of what the user has called.
     pub(super) fn name(&self) -> &'static str {
-        self.errand.as_ref().map_or(self.plan.kind.name(), |errand| errand.name)
+        self.setup.as_ref().map_or(self.plan.kind.name(), |setup| setup.name)
     }
 
     /// When its multicast counts as stalled, or as over; none before the barrier, and once its receive contexts do not
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     fn fault(code: FailureCode) -> Fault {
-        let failure = Failure { culprit: 1, witness: 0, cause: Cause::Device(code) };
+        let failure = Failure { failed_rank: 1, detecting_rank: 0, cause: Cause::Device(code) };
         Fault { failure, since_ps: 5, crash: None }
     }
 

@@ -65,7 +65,7 @@ impl Engine {
 
     fn device_failure(&self, code: FailureCode) -> Failure {
         let own = self.place.rank();
-        Failure { culprit: own, witness: own, cause: Cause::Device(code) }
+        Failure { failed_rank: own, detecting_rank: own, cause: Cause::Device(code) }
     }
 
     pub(super) fn fail_device(&mut self, now_ps: u64, code: FailureCode) {
@@ -95,10 +95,10 @@ impl Engine {
             self.fail_device(now_ps, receive_code(status));
             moved = true;
         }
-        if let Some((culprit, status)) = self.parts.receive.take_broken()? {
+        if let Some((failed_rank, status)) = self.parts.receive.take_broken()? {
             let failure = Failure {
-                culprit,
-                witness: self.place.rank(),
+                failed_rank,
+                detecting_rank: self.place.rank(),
                 cause: Cause::Connection(FailureCode::of_completion(status)),
             };
             self.parts.driver.notify(now_ps, Notice::Failed(failure));

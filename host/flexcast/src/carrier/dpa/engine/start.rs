@@ -7,7 +7,7 @@ use super::operation::{Look, OwnBlock, Running, Sending, State};
 use super::{Engine, Parts};
 use crate::carrier::dpa::copier::Copier;
 use crate::carrier::dpa::driver::Posting;
-use crate::carrier::pairs::{Errand, PairEngine as _};
+use crate::carrier::pairs::{PairEngine as _, SetupOperation};
 use crate::engine::descriptor::{descriptor, silence_ps};
 use crate::engine::{Posted, Task};
 use crate::error::{Error, Result};
@@ -52,26 +52,26 @@ impl Engine {
         }
     }
 
-    /// The same for an operation of blocks; `errand`: what it is run for.
+    /// The same for an operation of blocks; `setup`: what it is run for.
     pub(super) fn launch_blocks(
         &mut self,
         mut posted: Posted,
-        errand: Option<Box<Errand>>,
+        setup: Option<Box<SetupOperation>>,
         now_ps: u64,
     ) -> Result<(), Box<Failed>> {
-        let decision = match &errand {
+        let decision = match &setup {
             None => {
                 let avoids = self.backoff.avoids(self.parts.driver.operation());
                 self.conditions.decide(&posted.plan.shape(), avoids)
             }
-            Some(errand) if errand.is_barrier() => Decision::of(Algorithm::Eager),
+            Some(setup) if setup.is_barrier() => Decision::of(Algorithm::Eager),
             // Connections may be what it makes.
             Some(_) => self.conditions.without_connections().decide(&posted.plan.shape(), true),
         };
         let algorithm = decision.algorithm();
         let (own_block, copied) = match self.place_own_block(&mut posted, algorithm) {
             Ok(placed) => placed,
-            Err(error) => return Err(Errand::failed(errand, *posted.refuse(error))),
+            Err(error) => return Err(SetupOperation::failed(setup, *posted.refuse(error))),
         };
         let Posted { request, plan, send, receive, posted_ps } = posted;
         let report = Report {
@@ -89,7 +89,7 @@ impl Engine {
             receive,
             own_block,
             algorithm,
-            errand,
+            setup,
             operation: 0,
             collective_id: 0,
             cutoff_ps: u64::MAX,
@@ -139,8 +139,8 @@ impl Engine {
         let Order { chains, turn, .. } = order(&running.plan, &self.config, own);
         let mut descriptor =
             descriptor(&running.plan, &self.config, &self.alpha, running.operation, (chains, Algorithm::Multicast));
-        if let Some(errand) = &running.errand {
-            descriptor.summary = errand.summary;
+        if let Some(setup) = &running.setup {
+            descriptor.summary = setup.summary;
         }
         running.cutoff_ps = descriptor.cutoff_ps;
         self.losses.begin();
@@ -173,8 +173,8 @@ impl Engine {
         gathered.begin(plan, &running.receive)?;
         let Order { chains, .. } = order(plan, &self.config, self.place.rank());
         let mut descriptor = descriptor(plan, &self.config, &self.alpha, running.operation, (chains, Algorithm::Eager));
-        if let Some(errand) = &running.errand {
-            descriptor.summary = errand.summary;
+        if let Some(setup) = &running.setup {
+            descriptor.summary = setup.summary;
         }
         driver.start_eager(descriptor, gathered, now_ps)?;
         running.state.start_without_workers();
@@ -191,16 +191,16 @@ impl Engine {
             self.parts.pairs.group = None;
         }
         self.parts.receive.disarm(&mut running.receive);
-        let Running { send, copied, receive, report, own_block, errand, .. } = running;
+        let Running { send, copied, receive, report, own_block, setup, .. } = running;
         self.lost.extend(copied);
         if own_block == OwnBlock::Copying {
             self.lost.extend(send);
             self.lost.push(receive);
-            return Errand::failed(errand, Failed { error, send: None, receive: None, report });
+            return SetupOperation::failed(setup, Failed { error, send: None, receive: None, report });
         }
         // Some of the commands may have reached the card: by new keys, what they name is out of its reach.
         let renew = |buffer: Buffer| buffer.renewed(self.card.pd()).ok();
-        Errand::failed(errand, Failed { error, send: send.and_then(renew), receive: renew(receive), report })
+        SetupOperation::failed(setup, Failed { error, send: send.and_then(renew), receive: renew(receive), report })
     }
 
     /// Brings the own block to the receive buffer: long ones by the card, where chunks are not staged and the driver

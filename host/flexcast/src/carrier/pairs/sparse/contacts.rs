@@ -41,14 +41,14 @@ pub(super) struct Contacts {
 }
 
 /// Takes what an aggregator says.
-struct Ears<'r> {
+struct Inbox<'r> {
     workers: u32,
     reports: &'r mut Vec<Report>,
     /// Something that it cannot say.
     wrong: bool,
 }
 
-impl Listener for Ears<'_> {
+impl Listener for Inbox<'_> {
     fn is_due(&self, _: u32, _: bool) -> bool {
         true
     }
@@ -78,11 +78,11 @@ impl Contact {
     fn move_on(&mut self, room: &mut [u8], workers: u32, reports: &mut Vec<Report>) -> Option<String> {
         let peer = self.peer.as_mut()?;
         peer.flush(&());
-        let mut ears = Ears { workers, reports, wrong: false };
+        let mut inbox = Inbox { workers, reports, wrong: false };
         if peer.is_heard() {
-            peer.receive(room, &mut ears);
+            peer.receive(room, &mut inbox);
         }
-        if ears.wrong {
+        if inbox.wrong {
             peer.distrust();
         }
         if !peer.closed {

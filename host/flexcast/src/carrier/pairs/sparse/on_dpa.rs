@@ -93,7 +93,7 @@ impl OnDpa {
             retry: Retry { timeout_exponent: config.retry_exponent, count: 7 },
             class: config.data_class,
         };
-        // A rank that knows who is missing tells it before others, who do not, hold somebody else for the culprit.
+        // A rank that knows who is missing tells it before others, who do not, hold somebody else for the failed rank.
         let silence_ps = ps(config.barrier_timeout) / 4 * 3;
         let card = AggregatorCard::of(card.clone());
         let (placement, bound) = (config.placement, config.sparse_fixed_point);

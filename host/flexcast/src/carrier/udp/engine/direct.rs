@@ -249,11 +249,11 @@ impl Engine {
         {
             let (summary, reproducible) = (collective.summary(algorithm), self.config.reproducible);
             let what = (*bytes, *reduction, *options);
-            let aggregators = match self.apart.count() {
+            let aggregators = match self.external.count() {
                 0 => Aggregators::Ranks,
-                count => Aggregators::Apart(count),
+                count => Aggregators::External(count),
             };
-            if let Aggregators::Apart(_) = aggregators {
+            if let Aggregators::External(_) = aggregators {
                 self.begin_apart();
             }
             let spare = std::mem::take(&mut self.spare_spots);

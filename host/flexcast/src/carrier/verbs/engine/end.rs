@@ -4,7 +4,7 @@ use flexcast_proto::{Algorithm, Cause, Failure};
 
 use super::{Engine, Running};
 use crate::carrier::cpu::operation::State;
-use crate::carrier::pairs::{Errand, PairEngine as _};
+use crate::carrier::pairs::{PairEngine as _, SetupOperation};
 use crate::engine::descriptor::activations_ps;
 use crate::engine::notice::Notice;
 use crate::error::Result;
@@ -19,7 +19,7 @@ impl Engine {
     pub(super) fn end_all(&mut self, cause: Cause) {
         let own = self.place.rank();
         let now_ps = self.card.now_ps();
-        self.conversation.notify(now_ps, Notice::Failed(Failure { culprit: own, witness: own, cause }));
+        self.conversation.notify(now_ps, Notice::Failed(Failure { failed_rank: own, detecting_rank: own, cause }));
     }
 
     /// The operation under way fails, and the communicator with it.
@@ -69,9 +69,9 @@ impl Engine {
         }
         running.report.late_chunks = self.incoming.late();
         self.free_id(now_ps);
-        let Running { request, send, receive, report, errand, .. } = running;
-        match errand {
-            Some(errand) => self.finish_errand(*errand, (request, send, receive, report), now_ps),
+        let Running { request, send, receive, report, setup, .. } = running;
+        match setup {
+            Some(setup) => self.finish_setup(*setup, (request, send, receive, report), now_ps),
             None => self.requests.finish(request, Ok(Done { send, receive, report })),
         }
         Ok(true)
@@ -90,7 +90,7 @@ impl Engine {
         let Some(running) = self.current.take() else { return Ok(false) };
         self.collective_id = None;
         let error = self.requests.failed(running.name(), failure, None);
-        let Running { request, send, receive, report, errand, .. } = running;
+        let Running { request, send, receive, report, setup, .. } = running;
         let failed = if over {
             // Peers may hold its key: the next owner of these bytes gets another one.
             let renew = |buffer: Buffer| buffer.renewed(self.card.pd());
@@ -100,7 +100,7 @@ impl Engine {
             self.lost.push(receive);
             Failed { error, send: None, receive: None, report }
         };
-        self.requests.finish(request, Err(Errand::failed(errand, failed)));
+        self.requests.finish(request, Err(SetupOperation::failed(setup, failed)));
         Ok(true)
     }
 

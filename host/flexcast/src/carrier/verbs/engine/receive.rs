@@ -133,6 +133,6 @@ impl Engine {
         tracing::error!(status, reason = %FailureCode::of_completion(status), "a queue pair for datagrams has failed");
         let own = self.place.rank();
         let cause = Cause::Device(FailureCode::Datagrams);
-        self.conversation.notify(now_ps, Notice::Failed(Failure { culprit: own, witness: own, cause }));
+        self.conversation.notify(now_ps, Notice::Failed(Failure { failed_rank: own, detecting_rank: own, cause }));
     }
 }

@@ -1,4 +1,4 @@
-//! An aggregator's side of an operation: its own shards, whoever it is (a rank, or a process apart).
+//! An aggregator's side of an operation: its own shards, whoever it is (a rank, or an external process).
 
 use flexcast_proto::sparse::{AggregatorLimits, Order};
 

@@ -30,13 +30,13 @@ const LOOK_PS: u64 = 100_000_000;
 
 /// Aggregators that a communicator was given.
 #[derive(Clone, Debug)]
-pub(crate) struct Apart {
+pub(crate) struct External {
     addresses: Vec<SocketAddr>,
     key: Key,
     barrier_timeout: Duration,
 }
 
-impl Apart {
+impl External {
     /// None if there are none.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ pub(super) const PROPOSAL_BYTES: usize = size_of::<Proposal>();
 #[derive(Debug)]
 pub(in crate::carrier::pairs) struct Pending {
     card: RankCard,
-    apart: Apart,
+    external: External,
     need: Need,
     worker: (PendingWorker, Vec<u8>),
 }
@@ -111,7 +111,7 @@ fn worker(card: &RankCard, need: &Need) -> Result<(PendingWorker, Vec<u8>)> {
 }
 
 impl Pending {
-    pub(super) fn prepare(card: &RankCard, apart: &Apart, need: Need) -> Result<(Self, Vec<u8>)> {
+    pub(super) fn prepare(card: &RankCard, external: &External, need: Need) -> Result<(Self, Vec<u8>)> {
         let worker = worker(card, &need)?;
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|error| Error::Argument {
@@ -120,12 +120,12 @@ impl Pending {
         })?;
         let half = |at| U64::from_bytes(std::array::from_fn(|byte| random[at + byte]));
         let proposal = Proposal { magic: MAGIC.into(), job: half(0), proof: half(8) }.as_bytes().to_vec();
-        Ok((Self { card: card.clone(), apart: apart.clone(), need, worker }, proposal))
+        Ok((Self { card: card.clone(), external: external.clone(), need, worker }, proposal))
     }
 
     /// Takes what all ranks have told, and the connections of a session before this one.
     pub(super) fn connect(self, proposals: &[&[u8]], before: Option<Session>) -> Result<Session> {
-        let Self { card, apart, need, worker } = self;
+        let Self { card, external, need, worker } = self;
         let first = proposals.first().and_then(|bytes| Proposal::read_from_bytes(bytes).ok());
         let first = first.filter(|first| first.magic.get() == MAGIC);
         let Some(Proposal { job, proof, .. }) = first else {
@@ -137,16 +137,16 @@ impl Pending {
             None => {
                 let (job, proof) = (job.get(), proof.get());
                 let carrier = Carrier::Cards { class: card.config.class, retry: card.config.retry };
-                let (workers, aggregators, order) = (card.place.ranks(), apart.count(), need.call.order);
+                let (workers, aggregators, order) = (card.place.ranks(), external.count(), need.call.order);
                 let terms = Terms { job, proof, workers, aggregator: 0, aggregators, order, carrier };
-                let handshake = (apart.key, apart.barrier_timeout);
-                (Contacts::new(card.place.rank(), terms, apart.addresses, handshake), [0; 2])
+                let handshake = (external.key, external.barrier_timeout);
+                (Contacts::new(card.place.rank(), terms, external.addresses, handshake), [0; 2])
             }
         };
         Ok(Session {
             card,
             need,
-            barrier_timeout: apart.barrier_timeout,
+            barrier_timeout: external.barrier_timeout,
             contacts,
             pending: Some(worker),
             worker: None,

@@ -23,14 +23,14 @@ impl Engine {
     pub(super) fn awaited_rank(&self, peer: u32) -> u32 {
         match self.aggregator(peer) {
             None => peer,
-            Some(number) => self.apart.waits_for(number).unwrap_or(self.place.rank()),
+            Some(number) => self.external.waits_for(number).unwrap_or(self.place.rank()),
         }
     }
 
     /// Whether the operation under way needs aggregators.
-    fn uses_apart(&self) -> bool {
+    fn uses_external(&self) -> bool {
         self.exchanging.as_ref().is_some_and(|exchanging| exchanging.state.is_active() && exchanging.is_sparse())
-            && self.apart.count() > 0
+            && self.external.count() > 0
     }
 
     /// An operation with aggregators begins: one whose connection has ended meanwhile is connected anew.
@@ -40,7 +40,7 @@ impl Engine {
         }
         self.mesh.renew();
         let now_ps = self.interface.now_ps();
-        self.apart.begin(now_ps);
+        self.external.begin(now_ps);
     }
 
     /// The aggregator that the operation under way has failed by as another rank says, while this one has not heard
@@ -50,7 +50,7 @@ impl Engine {
         let State::Failed(failure) = exchanging.state else { return None };
         let Cause::Aggregator(number) = failure.cause else { return None };
         let number = u32::from(number);
-        let is_open = failure.witness != self.place.rank() && !self.apart.has_reason(number);
+        let is_open = failure.detecting_rank != self.place.rank() && !self.external.has_reason(number);
         is_open.then_some(number)
     }
 
@@ -66,21 +66,21 @@ impl Engine {
 
     /// Takes note of what an aggregator says.
     pub(super) fn heed(&mut self, peer: u32, report: Report) {
-        let Some(number) = self.aggregator(peer).filter(|_| self.uses_apart()) else {
+        let Some(number) = self.aggregator(peer).filter(|_| self.uses_external()) else {
             if let Report::Refused { reason } = report {
                 if let Some(number) = self.unexplained().filter(|number| self.aggregator(peer) == Some(*number)) {
-                    return self.apart.blame(number, external::refusal(&reason));
+                    return self.external.blame(number, external::refusal(&reason));
                 }
                 // The next operation dials anew.
                 tracing::warn!(peer, reason, "an aggregator serves this job no longer");
             }
             return;
         };
-        let (now_ps, witness) = (self.interface.now_ps(), self.place.rank());
-        let failed = |culprit, cause| Notice::Failed(Failure { culprit, witness, cause });
+        let (now_ps, detecting_rank) = (self.interface.now_ps(), self.place.rank());
+        let failed = |failed_rank, cause| Notice::Failed(Failure { failed_rank, detecting_rank, cause });
         let notice = match report {
             Report::Waiting { rank } => {
-                if let Some(known) = self.apart.get_mut(number) {
+                if let Some(known) = self.external.get_mut(number) {
                     known.waits_for = Some(rank);
                 }
                 let Some(exchanging) = &self.exchanging else { return };
@@ -90,15 +90,15 @@ impl Engine {
                 let awaited = self.awaited_rank(peer);
                 return self.conversation.notify(since_ps, Notice::Transferred { awaited });
             }
-            Report::Lost { rank } if rank == witness => return self.fail_apart(number, external::lost()),
+            Report::Lost { rank } if rank == detecting_rank => return self.fail_external(number, external::lost()),
             Report::Lost { rank } => failed(rank, Cause::Connection(FailureCode::ConnectionReset)),
             Report::Silent { rank } => failed(rank, Cause::Silent(flexcast_proto::WaitedFor::Block)),
             Report::Differs { rank, theirs } => {
                 Notice::Disagrees { rank, theirs, own: self.conversation.participant().summary() }
             }
-            Report::Refused { reason } => return self.fail_apart(number, external::refusal(&reason)),
+            Report::Refused { reason } => return self.fail_external(number, external::refusal(&reason)),
             // It is for ranks with cards.
-            Report::Endpoint { .. } => return self.fail_apart(number, external::broken(NONSENSE)),
+            Report::Endpoint { .. } => return self.fail_external(number, external::broken(NONSENSE)),
         };
         self.conversation.notify(now_ps, notice);
     }
@@ -107,38 +107,38 @@ impl Engine {
     pub(super) fn break_connection(&mut self, peer: u32, code: u16) {
         let Some(number) = self.aggregator(peer) else { return self.conversation.broken(peer, failure_code(code)) };
         let is_unexplained = self.unexplained() == Some(number);
-        if !self.uses_apart() && !is_unexplained {
+        if !self.uses_external() && !is_unexplained {
             return;
         }
         let found = self.mesh.fault(peer).map(|fault| fault.reason);
         let reason = found.unwrap_or_else(|| external::broken(code));
-        if is_unexplained { self.apart.blame(number, reason) } else { self.fail_apart(number, reason) }
+        if is_unexplained { self.external.blame(number, reason) } else { self.fail_external(number, reason) }
     }
 
-    fn fail_apart(&mut self, number: u32, reason: String) {
-        self.apart.blame(number, reason);
+    fn fail_external(&mut self, number: u32, reason: String) {
+        self.external.blame(number, reason);
         let (now_ps, own) = (self.interface.now_ps(), self.place.rank());
-        let failure = Failure { culprit: own, witness: own, cause: Cause::Aggregator(number as u16) };
+        let failure = Failure { failed_rank: own, detecting_rank: own, cause: Cause::Aggregator(number as u16) };
         self.conversation.notify(now_ps, Notice::Failed(failure));
     }
 
-    /// When an aggregator that is waited for counts as silent: before this rank would be held to be the culprit.
-    pub(super) fn apart_deadline_ps(&self) -> Option<(u64, u32)> {
-        let exchanging = self.exchanging.as_ref().filter(|_| self.uses_apart())?;
+    /// When an aggregator that is waited for counts as silent: before this rank would be held to be the failed rank.
+    pub(super) fn external_deadline_ps(&self) -> Option<(u64, u32)> {
+        let exchanging = self.exchanging.as_ref().filter(|_| self.uses_external())?;
         let bound_ps = external::patience_ps(ps(self.config.barrier_timeout));
         let owes = |number: &u32| exchanging.waits_for(self.place.ranks() + number);
-        let heard_ps = |number: u32| self.apart.get(number).map_or(0, |known| known.heard_ps);
+        let heard_ps = |number: u32| self.external.get(number).map_or(0, |known| known.heard_ps);
         let since_ps = |number: u32| heard_ps(number).max(exchanging.moved_ps);
-        let deadlines = (0..self.apart.count()).filter(owes).map(|at| (since_ps(at).saturating_add(bound_ps), at));
+        let deadlines = (0..self.external.count()).filter(owes).map(|at| (since_ps(at).saturating_add(bound_ps), at));
         deadlines.min()
     }
 
     /// Fails the operation if an aggregator has been silent for too long. Returns whether it was.
-    pub(super) fn look_at_apart(&mut self, now_ps: u64) -> bool {
-        let Some((_, number)) = self.apart_deadline_ps().filter(|(deadline_ps, _)| *deadline_ps <= now_ps) else {
+    pub(super) fn look_at_external(&mut self, now_ps: u64) -> bool {
+        let Some((_, number)) = self.external_deadline_ps().filter(|(deadline_ps, _)| *deadline_ps <= now_ps) else {
             return false;
         };
-        self.fail_apart(number, external::silent(self.config.barrier_timeout));
+        self.fail_external(number, external::silent(self.config.barrier_timeout));
         true
     }
 }

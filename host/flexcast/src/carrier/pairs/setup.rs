@@ -16,7 +16,7 @@ use crate::plan::{Kind, Plan};
 
 /// What an operation of blocks is run for.
 #[derive(Debug)]
-pub(crate) struct Errand {
+pub(crate) struct SetupOperation {
     /// Name of what the user has called.
     pub(crate) name: &'static str,
     /// What is compared with the other ranks.
@@ -45,15 +45,15 @@ pub(crate) struct Connecting {
     pub(crate) posted: Posted<Collective>,
 }
 
-impl Errand {
+impl SetupOperation {
     /// Whether it carries nothing.
     pub(crate) const fn is_barrier(&self) -> bool {
         matches!(self.way, Way::Barrier | Way::Meet(_))
     }
 
-    /// Gives the user's buffers back for those of the errand, if these are others.
-    pub(crate) fn failed(errand: Option<Box<Self>>, failed: Failed) -> Box<Failed> {
-        let Posted { send, receive, .. } = match errand.map(|errand| errand.way) {
+    /// Gives the user's buffers back for those of the setup operation, if these are others.
+    pub(crate) fn failed(setup: Option<Box<Self>>, failed: Failed) -> Box<Failed> {
+        let Posted { send, receive, .. } = match setup.map(|setup| setup.way) {
             None | Some(Way::Barrier) => return Box::new(failed),
             Some(Way::Connect(connecting)) => connecting.posted,
             Some(Way::Meet(posted)) => *posted,
@@ -78,15 +78,15 @@ impl Pairs {
         posted: Posted<Collective>,
         (name, summary): (&'static str, Summary),
         config: &Config,
-    ) -> Result<(Posted, Box<Errand>), Box<Failed>> {
+    ) -> Result<(Posted, Box<SetupOperation>), Box<Failed>> {
         let receive = match Buffer::registered_with(self.maker.pd(), 0) {
             Ok(receive) => receive,
             Err(error) => return Err(posted.refuse(error)),
         };
         let (request, posted_ps) = (posted.request, posted.posted_ps);
         let plan = self.plan(0, config);
-        let errand = Errand { name, summary, way: Way::Meet(Box::new(posted)) };
-        Ok((Posted { request, plan, send: None, receive, posted_ps }, Box::new(errand)))
+        let setup = SetupOperation { name, summary, way: Way::Meet(Box::new(posted)) };
+        Ok((Posted { request, plan, send: None, receive, posted_ps }, Box::new(setup)))
     }
 
     /// The operation of blocks that a collective begins with; the collective itself where it begins at once. Its data
@@ -94,15 +94,18 @@ impl Pairs {
     ///
     /// # Errors
     /// No memory: with the buffers.
-    pub(crate) fn errand(
+    pub(crate) fn setup(
         &self,
         posted: Posted<Collective>,
         decision: &Decision,
         config: &Config,
-    ) -> Result<(Posted, Box<Errand>), Box<Failed>> {
+    ) -> Result<(Posted, Box<SetupOperation>), Box<Failed>> {
         let (name, summary) = (posted.plan.kind().name(), posted.plan.summary(decision.algorithm()));
         if posted.plan == Collective::Barrier {
-            return Ok((posted.map(|_| self.plan(0, config)), Box::new(Errand { name, summary, way: Way::Barrier })));
+            return Ok((
+                posted.map(|_| self.plan(0, config)),
+                Box::new(SetupOperation { name, summary, way: Way::Barrier }),
+            ));
         }
         let need = self.need(&posted.plan, decision.algorithm(), config);
         let (pending, receive) = match self.offer(need.as_ref()) {
@@ -112,6 +115,6 @@ impl Pairs {
         let (request, posted_ps) = (posted.request, posted.posted_ps);
         let plan = self.plan(self.endpoint_bytes(need.as_ref()), config);
         let way = Way::Connect(Box::new(Connecting { pending, need, posted }));
-        Ok((Posted { request, plan, send: None, receive, posted_ps }, Box::new(Errand { name, summary, way })))
+        Ok((Posted { request, plan, send: None, receive, posted_ps }, Box::new(SetupOperation { name, summary, way })))
     }
 }

@@ -10,7 +10,7 @@ use crate::mesh::{Event, Head, Listener, Read};
 use crate::p2p::messages::Begun;
 
 /// Takes what comes, and notes what is to be done about it.
-pub(super) struct Ears<'e> {
+pub(super) struct Inbox<'e> {
     conversation: &'e mut Conversation,
     current: Option<&'e mut Running>,
     exchanging: Option<&'e mut Exchanging>,
@@ -30,7 +30,7 @@ pub(super) struct Ears<'e> {
     pub(super) disagrees: Option<(u32, [Summary; 2])>,
 }
 
-impl<'e> Ears<'e> {
+impl<'e> Inbox<'e> {
     pub(super) fn new(
         conversation: &'e mut Conversation,
         current: Option<&'e mut Running>,
@@ -51,7 +51,7 @@ impl<'e> Ears<'e> {
     }
 }
 
-impl Listener for Ears<'_> {
+impl Listener for Inbox<'_> {
     fn is_due(&self, operation: u32, transfer: bool) -> bool {
         let participant = self.conversation.participant();
         let under_way = self.current.as_ref().map(|running| running.operation);
