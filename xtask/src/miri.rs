@@ -60,9 +60,10 @@ const PARTS: &[Part] = &[
         tests: &["--package", "flexcast-isa", "--test", "decode", "--test", "strings"],
         flags: SHARED,
     },
+    Part { name: "shared/proto", tests: &["--package", "flexcast-proto", "--lib"], flags: SHARED },
     Part {
-        name: "shared/proto",
-        tests: &["--package", "flexcast-proto", "--lib", "--test", "wire", "--test", "chains", "--test", "agreement"],
+        name: "shared/proto/tests",
+        tests: &["--package", "flexcast-proto-tests", "--test", "wire", "--test", "chains", "--test", "agreement"],
         flags: SHARED,
     },
     Part { name: "emu/machine", tests: &["--package", "emu-machine", "--lib", "host_memory"], flags: DEVICE },

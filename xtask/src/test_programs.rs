@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn ignored_tests_that_people_run_are_found() {
-        let command = "cargo test -p flexcast-proto --test model -- --ignored";
+        let command = "cargo test -p flexcast-proto-tests --test model -- --ignored";
         let line = format!("test larger ... ignored, a minute more: {command}");
         assert_eq!(ignored(&line), Some(("larger", &*format!("a minute more: {command}"))));
         for other in [
