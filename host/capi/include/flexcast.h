@@ -455,26 +455,6 @@
 #define FLEXCAST_AWAITED 2
 
 /**
- * Memory of the host.
- */
-#define FLEXCAST_MEMORY_HOST 0
-
-/**
- * Memory of a CUDA device: FLEXCAST_NOT_SUPPORTED.
- */
-#define FLEXCAST_MEMORY_CUDA 1
-
-/**
- * Managed memory of CUDA: FLEXCAST_NOT_SUPPORTED.
- */
-#define FLEXCAST_MEMORY_CUDA_MANAGED 2
-
-/**
- * Memory of a dma-buf: FLEXCAST_NOT_SUPPORTED.
- */
-#define FLEXCAST_MEMORY_DMABUF 3
-
-/**
  * Bytes of a message, or their number, do not fit the memory of this rank.
  */
 #define FLEXCAST_CODE_LOCAL_LENGTH 1
@@ -1552,11 +1532,11 @@ typedef struct {
    */
   uint32_t flags;
   /**
-   * What is sent, or FLEXCAST_IN_PLACE.
+   * What is sent, in memory of the host, or FLEXCAST_IN_PLACE.
    */
   const void *send;
   /**
-   * Where it is received; of a Scatter, FLEXCAST_IN_PLACE on the root.
+   * Where it is received, in memory of the host; of a Scatter, FLEXCAST_IN_PLACE on the root.
    */
   void *receive;
   /**
@@ -1595,14 +1575,6 @@ typedef struct {
    * Root of those that have one.
    */
   int root;
-  /**
-   * Where `send` is, one of FLEXCAST_MEMORY_*.
-   */
-  uint32_t send_memory;
-  /**
-   * Where `receive` is.
-   */
-  uint32_t receive_memory;
   /**
    * 0.
    */
@@ -2218,9 +2190,9 @@ flexcast_status flexcast_scatterv(flexcast_comm *comm,
 
 /**
  * Makes an operation without posting it. FLEXCAST_NOT_SUPPORTED if the library does not carry it: no error, and alike
- * on all ranks that give the same operation, lengths, reduction and kinds of memory, so that all of them can use their
- * own; lengths that ranks need not know of one another (Alltoallv, Gatherv, Scatterv) do not matter. flexcast_post()
- * posts it; it is freed by flexcast_request_free().
+ * on all ranks that give the same operation, lengths and reduction, so that all of them can use their own; lengths
+ * that ranks need not know of one another (Alltoallv, Gatherv, Scatterv) do not matter. flexcast_post() posts it; it
+ * is freed by flexcast_request_free().
  *
  * From flexcast_post() until the request is over the memory is the library's, as for the functions that post at once.
  */
