@@ -101,14 +101,9 @@
 #define FLEXCAST_TRANSPORT_UD 0
 
 /**
- * Multicast RDMA Writes straight into the user's buffer: hypothetical, no card does this.
- */
-#define FLEXCAST_TRANSPORT_UC_MULTICAST 1
-
-/**
  * RDMA Writes to each rank, straight into the user's buffer.
  */
-#define FLEXCAST_TRANSPORT_UC_UNICAST 2
+#define FLEXCAST_TRANSPORT_UC_UNICAST 1
 
 /**
  * The protocol runs on the host: flexcast_test(), flexcast_wait() and flexcast_progress() move it on.
@@ -1182,7 +1177,8 @@ typedef struct {
    */
   size_t size;
   /**
-   * Bytes of one chunk: a multiple of 64, at most the path's MTU; with the UC transports at most 2^30.
+   * Bytes of one chunk: a multiple of 64, at most the path's MTU; with FLEXCAST_TRANSPORT_UC_UNICAST at most
+   * 2^30.
    */
   uint32_t chunk_bytes;
   /**
@@ -1285,7 +1281,7 @@ typedef struct {
    */
   uint64_t cache_bytes;
   /**
-   * What carries the data: FLEXCAST_TRANSPORT_UD, FLEXCAST_TRANSPORT_UC_MULTICAST or FLEXCAST_TRANSPORT_UC_UNICAST.
+   * What carries the data: FLEXCAST_TRANSPORT_UD or FLEXCAST_TRANSPORT_UC_UNICAST.
    */
   uint32_t transport;
   /**
