@@ -317,13 +317,6 @@ static void refusals(flexcast_comm *comm)
 
     given.receive = bytes;
     given.count = sizeof bytes;
-    given.receive_memory = FLEXCAST_MEMORY_CUDA;
-    REFUSED(flexcast_init(comm, &given, &request), FLEXCAST_NOT_SUPPORTED, "CUDA");
-    given.receive_memory = FLEXCAST_MEMORY_DMABUF;
-    REFUSED(flexcast_init(comm, &given, &request), FLEXCAST_NOT_SUPPORTED, "dma-buf");
-    given.receive_memory = 9;
-    REFUSED(flexcast_init(comm, &given, &request), FLEXCAST_ERROR_ARGUMENT, "receive_memory is 9");
-    given.receive_memory = FLEXCAST_MEMORY_HOST;
     given.count = (size_t)1 << 60;
     REFUSED(flexcast_init(comm, &given, &request), FLEXCAST_NOT_SUPPORTED, "chunks");
     given.count = SIZE_MAX;

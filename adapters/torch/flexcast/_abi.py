@@ -156,8 +156,6 @@ class Collective(ctypes.Structure):
         ("data_type", c_uint32),
         ("reduction", c_uint32),
         ("root", c_int),
-        ("send_memory", c_uint32),
-        ("receive_memory", c_uint32),
         ("reserved", c_uint32),
         ("callback", Finished),
         ("user", c_void_p),

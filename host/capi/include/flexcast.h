@@ -101,14 +101,9 @@
 #define FLEXCAST_TRANSPORT_UD 0
 
 /**
- * Multicast RDMA Writes straight into the user's buffer: hypothetical, no card does this.
- */
-#define FLEXCAST_TRANSPORT_UC_MULTICAST 1
-
-/**
  * RDMA Writes to each rank, straight into the user's buffer.
  */
-#define FLEXCAST_TRANSPORT_UC_UNICAST 2
+#define FLEXCAST_TRANSPORT_UC_UNICAST 1
 
 /**
  * The protocol runs on the host: flexcast_test(), flexcast_wait() and flexcast_progress() move it on.
@@ -453,26 +448,6 @@
  * and takes it on milliseconds late if nobody waits.
  */
 #define FLEXCAST_AWAITED 2
-
-/**
- * Memory of the host.
- */
-#define FLEXCAST_MEMORY_HOST 0
-
-/**
- * Memory of a CUDA device: FLEXCAST_NOT_SUPPORTED.
- */
-#define FLEXCAST_MEMORY_CUDA 1
-
-/**
- * Managed memory of CUDA: FLEXCAST_NOT_SUPPORTED.
- */
-#define FLEXCAST_MEMORY_CUDA_MANAGED 2
-
-/**
- * Memory of a dma-buf: FLEXCAST_NOT_SUPPORTED.
- */
-#define FLEXCAST_MEMORY_DMABUF 3
 
 /**
  * Bytes of a message, or their number, do not fit the memory of this rank.
@@ -1203,7 +1178,8 @@ typedef struct {
    */
   size_t size;
   /**
-   * Bytes of one chunk: a multiple of 64, at most the path's MTU; with the UC transports at most 2^30.
+   * Bytes of one chunk: a multiple of 64, at most the path's MTU; with FLEXCAST_TRANSPORT_UC_UNICAST at most
+   * 2^30.
    */
   uint32_t chunk_bytes;
   /**
@@ -1306,7 +1282,7 @@ typedef struct {
    */
   uint64_t cache_bytes;
   /**
-   * What carries the data: FLEXCAST_TRANSPORT_UD, FLEXCAST_TRANSPORT_UC_MULTICAST or FLEXCAST_TRANSPORT_UC_UNICAST.
+   * What carries the data: FLEXCAST_TRANSPORT_UD or FLEXCAST_TRANSPORT_UC_UNICAST.
    */
   uint32_t transport;
   /**
@@ -1553,11 +1529,11 @@ typedef struct {
    */
   uint32_t flags;
   /**
-   * What is sent, or FLEXCAST_IN_PLACE.
+   * What is sent, in memory of the host, or FLEXCAST_IN_PLACE.
    */
   const void *send;
   /**
-   * Where it is received; of a Scatter, FLEXCAST_IN_PLACE on the root.
+   * Where it is received, in memory of the host; of a Scatter, FLEXCAST_IN_PLACE on the root.
    */
   void *receive;
   /**
@@ -1596,14 +1572,6 @@ typedef struct {
    * Root of those that have one.
    */
   int root;
-  /**
-   * Where `send` is, one of FLEXCAST_MEMORY_*.
-   */
-  uint32_t send_memory;
-  /**
-   * Where `receive` is.
-   */
-  uint32_t receive_memory;
   /**
    * 0.
    */
@@ -2219,9 +2187,9 @@ flexcast_status flexcast_scatterv(flexcast_comm *comm,
 
 /**
  * Makes an operation without posting it. FLEXCAST_NOT_SUPPORTED if the library does not carry it: no error, and alike
- * on all ranks that give the same operation, lengths, reduction and kinds of memory, so that all of them can use their
- * own; lengths that ranks need not know of one another (Alltoallv, Gatherv, Scatterv) do not matter. flexcast_post()
- * posts it; it is freed by flexcast_request_free().
+ * on all ranks that give the same operation, lengths and reduction, so that all of them can use their own; lengths
+ * that ranks need not know of one another (Alltoallv, Gatherv, Scatterv) do not matter. flexcast_post() posts it; it
+ * is freed by flexcast_request_free().
  *
  * From flexcast_post() until the request is over the memory is the library's, as for the functions that post at once.
  */

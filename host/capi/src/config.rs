@@ -30,10 +30,8 @@ pub const FLEXCAST_LOOKAHEAD_AUTOMATIC: u32 = u32::MAX;
 
 /// Multicast datagrams, staged in DPA memory and copied to the user's buffer by the card.
 pub const FLEXCAST_TRANSPORT_UD: u32 = 0;
-/// Multicast RDMA Writes straight into the user's buffer: hypothetical, no card does this.
-pub const FLEXCAST_TRANSPORT_UC_MULTICAST: u32 = 1;
 /// RDMA Writes to each rank, straight into the user's buffer.
-pub const FLEXCAST_TRANSPORT_UC_UNICAST: u32 = 2;
+pub const FLEXCAST_TRANSPORT_UC_UNICAST: u32 = 1;
 
 /// The protocol runs on the host: flexcast_test(), flexcast_wait() and flexcast_progress() move it on.
 pub const FLEXCAST_CONTROL_HOST: u32 = 0;
@@ -84,7 +82,8 @@ pub const FLEXCAST_CPU_ANY: u32 = u32::MAX;
 pub struct flexcast_config {
     /// Bytes of this structure, by the header that the program was compiled with.
     pub size: usize,
-    /// Bytes of one chunk: a multiple of 64, at most the path's MTU; with the UC transports at most 2^30.
+    /// Bytes of one chunk: a multiple of 64, at most the path's MTU; with FLEXCAST_TRANSPORT_UC_UNICAST at most
+    /// 2^30.
     pub chunk_bytes: u32,
     /// Multicast groups that carry the data side by side.
     pub subgroups: u32,
@@ -137,7 +136,7 @@ pub struct flexcast_config {
     pub packet_lifetime_ns: u64,
     /// Last-level cache of the DPA, which rings, bitmaps and contexts should fit in, in bytes.
     pub cache_bytes: u64,
-    /// What carries the data: FLEXCAST_TRANSPORT_UD, FLEXCAST_TRANSPORT_UC_MULTICAST or FLEXCAST_TRANSPORT_UC_UNICAST.
+    /// What carries the data: FLEXCAST_TRANSPORT_UD or FLEXCAST_TRANSPORT_UC_UNICAST.
     pub transport: u32,
     /// Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE;
     /// or FLEXCAST_CONTROL_SERVICE. The default is what the variable FLEXCAST_CONTROL (host, device or service) says,
@@ -242,11 +241,7 @@ impl flexcast_config {
             recovery_timeout_ns: 0,
             packet_lifetime_ns: ns(config.packet_lifetime),
             cache_bytes: config.cache_bytes,
-            transport: match config.transport {
-                Transport::Ud => FLEXCAST_TRANSPORT_UD,
-                Transport::UcMulticast => FLEXCAST_TRANSPORT_UC_MULTICAST,
-                Transport::UcUnicast => FLEXCAST_TRANSPORT_UC_UNICAST,
-            },
+            transport: config.transport as u32,
             control: number_of(config.control),
             algorithm: config.algorithm as u32,
             service_endpoints: std::ptr::null(),
@@ -336,10 +331,9 @@ impl flexcast_config {
             .clone()
             .transport(match self.transport {
                 FLEXCAST_TRANSPORT_UD => Transport::Ud,
-                FLEXCAST_TRANSPORT_UC_MULTICAST => Transport::UcMulticast,
                 FLEXCAST_TRANSPORT_UC_UNICAST => Transport::UcUnicast,
                 other => {
-                    let text = format!("transport is {other}: must be 0 (UD), 1 (UC multicast) or 2 (UC unicast)");
+                    let text = format!("transport is {other}: must be 0 (UD) or 1 (UC unicast)");
                     return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
                 }
             })
@@ -503,13 +497,12 @@ mod tests {
 
     #[test]
     fn every_transport_has_its_number() {
-        for (number, transport) in [
-            (FLEXCAST_TRANSPORT_UD, Transport::Ud),
-            (FLEXCAST_TRANSPORT_UC_MULTICAST, Transport::UcMulticast),
-            (FLEXCAST_TRANSPORT_UC_UNICAST, Transport::UcUnicast),
-        ] {
+        for (number, transport) in
+            [(FLEXCAST_TRANSPORT_UD, Transport::Ud), (FLEXCAST_TRANSPORT_UC_UNICAST, Transport::UcUnicast)]
+        {
             let config = flexcast_config { transport: number, ..flexcast_config::default() };
             assert_eq!(config.convert(&Config::default()).unwrap().transport, transport);
+            assert_eq!(transport as u32, number);
         }
     }
 
@@ -566,7 +559,10 @@ mod tests {
             let fault = config.convert(&Config::default()).unwrap_err();
             assert!(fault.status == FLEXCAST_ERROR_CONFIG && fault.text.contains(words), "{}", fault.text);
         };
-        told(flexcast_config { transport: 3, ..flexcast_config::default() }, "transport is 3");
+        told(
+            flexcast_config { transport: 2, ..flexcast_config::default() },
+            "transport is 2: must be 0 (UD) or 1 (UC unicast)",
+        );
         told(flexcast_config { control: 3, ..flexcast_config::default() }, "control is 3");
         told(flexcast_config { placement: 2, ..flexcast_config::default() }, "placement is 2");
         told(flexcast_config { retry_exponent: 32, ..flexcast_config::default() }, "0 to 31");

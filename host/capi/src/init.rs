@@ -51,15 +51,6 @@ pub const FLEXCAST_AWAITED: u32 = 2;
 /// All flags.
 const FLAGS: u32 = FLEXCAST_PERSISTENT | FLEXCAST_AWAITED;
 
-/// Memory of the host.
-pub const FLEXCAST_MEMORY_HOST: u32 = 0;
-/// Memory of a CUDA device: FLEXCAST_NOT_SUPPORTED.
-pub const FLEXCAST_MEMORY_CUDA: u32 = 1;
-/// Managed memory of CUDA: FLEXCAST_NOT_SUPPORTED.
-pub const FLEXCAST_MEMORY_CUDA_MANAGED: u32 = 2;
-/// Memory of a dma-buf: FLEXCAST_NOT_SUPPORTED.
-pub const FLEXCAST_MEMORY_DMABUF: u32 = 3;
-
 /// Is called once for every post, when the operation is over, by whichever thread finds that out: a progress thread of
 /// the library, or one of the program's in flexcast_post(), flexcast_test(), flexcast_wait() or flexcast_progress().
 /// `user` is the operation's, `request` its handle, `status` how it ended; flexcast_last_error() has the text. A test
@@ -79,9 +70,9 @@ pub struct flexcast_collective {
     pub operation: u32,
     /// 0, or FLEXCAST_PERSISTENT and FLEXCAST_AWAITED, added up.
     pub flags: u32,
-    /// What is sent, or FLEXCAST_IN_PLACE.
+    /// What is sent, in memory of the host, or FLEXCAST_IN_PLACE.
     pub send: *const c_void,
-    /// Where it is received; of a Scatter, FLEXCAST_IN_PLACE on the root.
+    /// Where it is received, in memory of the host; of a Scatter, FLEXCAST_IN_PLACE on the root.
     pub receive: *mut c_void,
     /// Bytes; of reductions, elements.
     pub count: usize,
@@ -101,10 +92,6 @@ pub struct flexcast_collective {
     pub reduction: u32,
     /// Root of those that have one.
     pub root: c_int,
-    /// Where `send` is, one of FLEXCAST_MEMORY_*.
-    pub send_memory: u32,
-    /// Where `receive` is.
-    pub receive_memory: u32,
     /// 0.
     pub reserved: u32,
     /// Called at the end; may be NULL.
@@ -133,8 +120,6 @@ const NOTHING: flexcast_collective = flexcast_collective {
     data_type: 0,
     reduction: 0,
     root: 0,
-    send_memory: FLEXCAST_MEMORY_HOST,
-    receive_memory: FLEXCAST_MEMORY_HOST,
     reserved: 0,
     callback: None,
     user: std::ptr::null_mut(),
@@ -191,33 +176,12 @@ impl flexcast_collective {
             }
         }
     }
-
-    /// Refuses memory that the library does not reach.
-    fn check_memory(&self) -> Result<(), Fault> {
-        for (what, kind) in [("send_memory", self.send_memory), ("receive_memory", self.receive_memory)] {
-            let name = match kind {
-                FLEXCAST_MEMORY_HOST => continue,
-                FLEXCAST_MEMORY_CUDA => "memory of a CUDA device",
-                FLEXCAST_MEMORY_CUDA_MANAGED => "managed memory of CUDA",
-                FLEXCAST_MEMORY_DMABUF => "memory of a dma-buf",
-                other => {
-                    let text =
-                        format!("{what} is {other}: must be one of FLEXCAST_MEMORY_*, 0 to {FLEXCAST_MEMORY_DMABUF}");
-                    return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
-                }
-            };
-            let text =
-                format!("{what} is {name}: operations take memory of the host (0); copy it there, or use your own");
-            return Err(Fault::new(FLEXCAST_NOT_SUPPORTED, text));
-        }
-        Ok(())
-    }
 }
 
 /// Makes an operation without posting it. FLEXCAST_NOT_SUPPORTED if the library does not carry it: no error, and alike
-/// on all ranks that give the same operation, lengths, reduction and kinds of memory, so that all of them can use their
-/// own; lengths that ranks need not know of one another (Alltoallv, Gatherv, Scatterv) do not matter. flexcast_post()
-/// posts it; it is freed by flexcast_request_free().
+/// on all ranks that give the same operation, lengths and reduction, so that all of them can use their own; lengths
+/// that ranks need not know of one another (Alltoallv, Gatherv, Scatterv) do not matter. flexcast_post() posts it; it
+/// is freed by flexcast_request_free().
 ///
 /// From flexcast_post() until the request is over the memory is the library's, as for the functions that post at once.
 #[unsafe(no_mangle)]
@@ -243,7 +207,6 @@ pub unsafe extern "C" fn flexcast_init(
             );
             return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
         }
-        collective.check_memory()?;
         // SAFETY: as the header asks of the caller.
         let call = unsafe { collective.call(group.place()?) }?;
         group.with(|communicator| call.check_supported(communicator))?;

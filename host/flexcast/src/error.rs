@@ -15,7 +15,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub(crate) fn shown(what: &str, value: u64) -> String {
     let words: &[&str] = match what {
         "control" | "control of the datapath beside service processes" => &["host", "device", "service"],
-        "transport" => &["ud", "uc-multicast", "uc-unicast"],
+        // The third is of simulations alone.
+        "transport" => &["ud", "uc-unicast", "uc"],
         "algorithm" => &["automatic", "multicast", "ring", "linear", "recursive-doubling", "bruck"],
         "sparse_aggregation" => &["host", "dpa"],
         _ => &[],

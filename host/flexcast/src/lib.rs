@@ -91,7 +91,7 @@ pub use op::selection::{MAX_LINEAR_RANKS, Selection};
 pub use op::service_options::{ControlReport, ServiceDelivery, ServiceOptions};
 pub use op::sparse_cost::SparseCost;
 pub use op::sparse_options::SparseOptions;
-pub use op::stream::{MAX_STREAMS, Transport, UnknownTransport};
+pub use op::stream::{MAX_STREAMS, Transport};
 pub use op::tuning::{Choice, Tuning};
 pub use op::units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};
 pub use plan::footprint::Footprint;

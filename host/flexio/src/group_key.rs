@@ -17,7 +17,7 @@ use crate::raw::Raw;
 ///
 /// A Write to a group names its target by an offset and a key that are the same for all members. Multicast of UC queue
 /// pairs is hypothetical: no card offers it, and emulated ones only where their machine is configured so
-/// (`uc_multicast`).
+/// (`uc_multicast`). For simulation and evaluation, and so hidden.
 #[derive(Debug)]
 pub struct GroupKey {
     queue_pair: Arc<Inner>,

@@ -18,7 +18,7 @@
 //!                    └─ Process (and its Application and ProtectionDomain)
 //!                         ├─ MsgStream, Window, DeviceBuffer ─ MemoryKey
 //!                         ├─ EventHandler ─┐
-//!                         └─ Outbox ───────┴─ DpaCompletionQueue ─ DpaQueuePair ─ MulticastMembership, GroupKey
+//!                         └─ Outbox ───────┴─ DpaCompletionQueue ─ DpaQueuePair ─ MulticastMembership
 //! ```
 //!
 //! Nothing relies on destructors for memory safety: a card reaches host memory only through a [`MemoryRegion`], and
@@ -90,6 +90,7 @@ pub use error::{Error, ErrorState, Refused, Result, Status};
 pub use event_handler::{Affinity, EventHandler};
 pub use exported::{AccessKey, AliasKey, ExportedRegion, KEY_EXPORT_BYTES, KeyExport};
 pub use flexcast_image::{Entry, EntryKind, Image, ImageError, PanicPlace, Phase, Unserved};
+#[doc(hidden)]
 pub use group_key::GroupKey;
 #[cfg(feature = "defmt")]
 pub use logs::{LogDecoder, LogTableError};

@@ -50,6 +50,7 @@ impl MulticastGroup {
     }
 
     /// The peer of a UC queue pair that sends to the group, or receives from it; see [`crate::GroupKey`].
+    #[doc(hidden)]
     #[must_use]
     pub fn endpoint(self, first_psn: u32) -> RemoteQp {
         RemoteQp { qpn: MULTICAST_QPN, gid: self.gid(), mac: self.mac(), first_psn }

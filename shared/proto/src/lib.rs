@@ -40,7 +40,6 @@ pub mod sequencer;
 #[cfg(not(target_os = "none"))]
 pub mod service;
 pub mod session;
-pub mod source;
 pub mod space;
 pub mod sparse;
 pub mod stall;
@@ -66,7 +65,6 @@ pub use ranks::{MAX_RANKS, RankError, RankInfo, RankSet};
 pub use recovery::{Recover, Recovery, RecoveryError};
 pub use reuse::{CollectiveIds, IdInUse, ShareError};
 pub use sequencer::{Schedule, ScheduleError, Sequence, SequenceError, Sequencer, Turn};
-pub use source::{Source, SourceError, Sources};
 pub use space::{Placement, ReceiveSpace, RootRow, SpaceError};
 pub use stall::{ProgressWatch, StallWindow};
 pub use wire::{Availability, Codec, Control, Encoded, WireError};

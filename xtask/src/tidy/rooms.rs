@@ -44,7 +44,6 @@ const ROOMS: &[(&str, &[&str])] = &[
             "reuse",
             "session",
             "service",
-            "source",
             "sparse",
             "wire",
         ],

@@ -541,7 +541,7 @@ impl Config {
         range("chains", self.chains, 0, flexcast_proto::MAX_RANKS)?;
         if self.control == Control::Device && self.transport == Transport::UcUnicast {
             // Where to write, a sender learns from each receiver before every operation, and the host asks for it.
-            let limit = "host with UC unicast; on the card it takes UD or UC multicast".to_owned();
+            let limit = "host with UC unicast; on the card it takes UD".to_owned();
             return Err(Error::Config { what: "control", value: self.control as u64, limit });
         }
         self.chain_mapping.check(ranks, self.chains)?;

@@ -94,6 +94,7 @@ impl DpaQueuePair {
     ///
     /// # Errors
     /// As [`DpaQueuePair::datagram`].
+    #[doc(hidden)]
     pub fn group_writer(send_cq: &DpaCompletionQueue, log_send: u8, block_multicast_loopback: bool) -> Result<Self> {
         let depths = DpaDepths { log_send: Some(log_send), log_receive: None };
         made(ServiceType::Uc, Queues { send: send_cq, receive: send_cq }, depths, block_multicast_loopback, 0)

@@ -43,8 +43,7 @@ pub enum SettingValue<'t> {
 
 const PLACEMENTS: [(&str, ThreadPlacement); 2] =
     [("compact", ThreadPlacement::Compact), ("spread", ThreadPlacement::Spread)];
-const TRANSPORTS: [(&str, Transport); 3] =
-    [("ud", Transport::Ud), ("uc-multicast", Transport::UcMulticast), ("uc-unicast", Transport::UcUnicast)];
+const TRANSPORTS: [Transport; 2] = [Transport::Ud, Transport::UcUnicast];
 const CONTROLS: [Control; 3] = [Control::Host, Control::Device, Control::Service];
 /// By the names that they have in C.
 const ALGORITHMS: [(&str, Selection); 6] = [
@@ -98,7 +97,7 @@ impl Setting {
         setting("recovery_timeout_ns", "FLEXCAST_RECOVERY_TIMEOUT_NS", LARGE),
         setting("packet_lifetime_ns", "FLEXCAST_PACKET_LIFETIME_NS", LARGE),
         setting("cache_bytes", "FLEXCAST_CACHE_BYTES", LARGE),
-        setting("transport", "FLEXCAST_TRANSPORT", Takes::Word(&[TRANSPORTS[0].0, TRANSPORTS[1].0, TRANSPORTS[2].0])),
+        setting("transport", "FLEXCAST_TRANSPORT", Takes::Word(&[TRANSPORTS[0].name(), TRANSPORTS[1].name()])),
         setting(
             "control",
             "FLEXCAST_CONTROL",
@@ -226,7 +225,7 @@ impl Config {
     fn take_word(&mut self, name: &str, at: usize) {
         match name {
             "placement" => self.placement = PLACEMENTS[at].1,
-            "transport" => self.transport = TRANSPORTS[at].1,
+            "transport" => self.transport = TRANSPORTS[at],
             "control" => self.control = CONTROLS[at],
             "algorithm" => self.algorithm = ALGORITHMS[at].1,
             "sparse.aggregation" => self.sparse_aggregation = Aggregation::ALL[at],
@@ -334,7 +333,7 @@ mod tests {
         }
         // The words are in the order of the values.
         assert_eq!(CONTROLS.map(|control| control as u64), [0, 1, 2]);
-        assert_eq!(TRANSPORTS.map(|(_, transport)| transport as u64), [0, 1, 2]);
+        assert_eq!(TRANSPORTS.map(|transport| transport as u64), [0, 1]);
         assert_eq!(ALGORITHMS.map(|(_, algorithm)| algorithm as u64), [0, 1, 2, 3, 4, 5]);
         for (options, said) in [
             (UdpOptions::default().port(0), "port is 0: must be 1 to 65535, alike on all ranks (FLEXCAST_PORT)"),
@@ -354,6 +353,10 @@ mod tests {
         assert_eq!(taken("FLEXCAST_BARRIER_TIMEOUT_NS", "0").unwrap(), Config::default(), "what suits the card");
         let fewer = taken("FLEXCAST_SUBGROUPS", "2").unwrap();
         assert_eq!((fewer.subgroups, fewer.receive_threads, fewer.send_threads), (2, 2, 1), "threads go with them");
+        for name in ["uc", "uc-multicast"] {
+            let error = taken("FLEXCAST_TRANSPORT", name).unwrap_err().to_string();
+            assert_eq!(error, format!("FLEXCAST_TRANSPORT is {name:?}: must be one of ud, uc-unicast"));
+        }
         for (variable, text) in
             [("FLEXCAST_RETRY_EXPONENT", "32"), ("FLEXCAST_DATA_CLASS", "256"), ("FLEXCAST_CHAINS", "4294967296")]
         {
