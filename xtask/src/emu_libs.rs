@@ -126,7 +126,7 @@ pub(crate) fn link(compiler: &Path, archive: &Path, library: &Path, soname: &str
     })
 }
 
-/// Puts what [`build`] has made into another folder.
+/// Puts what [`build()`] has made into another folder.
 pub(crate) fn copy(built: &Path, folder: &Path) -> Result<()> {
     for name in [LIBRARY, "libflexio_dev.a"] {
         replace(&folder.join(name), |new| {

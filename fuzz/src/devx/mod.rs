@@ -24,7 +24,7 @@ pub use seeds::seeds;
 
 /// Operations: their operands follow.
 pub mod op {
-    /// A command that makes an object: card, kind (see the source), its fields, then [`super::mailbox`]'s operands.
+    /// A command that makes an object: card, kind (see the source), its fields, then `super::mailbox`'s operands.
     pub const CREATE: u8 = 0;
     /// A transition: object, which, then the operands of a mailbox.
     pub const MODIFY: u8 = 1;

@@ -241,7 +241,7 @@ impl Agent {
         self.counts
     }
 
-    /// Reads under way; never more than [`Limits::active_reads`].
+    /// Reads under way; never more than `Limits::active_reads`.
     #[must_use]
     pub fn active_reads(&self) -> u32 {
         self.machine.active_reads()

@@ -1,7 +1,7 @@
 //! Calibration of a timing model, and how well it predicts what it was not fitted to.
 //!
 //! - [`micro`]: micro-benchmarks as kernels on the emulated card; what went into the model has to come out;
-//! - [`reference`]: the published receive kernels and what they execute; [`fit`]: the one fitted number;
+//! - [`reference`](mod@reference): the published receive kernels and what they execute; [`fit`]: the one fitted number;
 //! - [`holdouts`]: every published point that the model was not fitted to ([`holdout`]), by runs of `reference`, of
 //!   SDR-RDMA's receive workers (`packets`), of DPA-Store's chain of loads and its echo (`echo`), beside the bare
 //!   [`bounds`];

@@ -1,7 +1,7 @@
 //! Flow-level simulation of collectives by service processes and by hosts, at the sizes of the papers.
 //!
 //! The service processes are the state machines of `flexcast_proto::service` that run on a card; messages and transfers
-//! go through a model of the network ([`network`]) that knows rates, latencies and queues and no packets. So 1,024
+//! go through a model of the network (`network`) that knows rates, latencies and queues and no packets. So 1,024
 //! ranks with 128 service processes take seconds, where emulated cards take minutes ([`crate::service`]). Processors
 //! take time for each message and each post. Hosts carry the same collectives out by the algorithms of MPI libraries,
 //! which go on in calls of the library only.

@@ -317,7 +317,7 @@ impl World {
     }
 
     /// From now on hosts look whenever service processes do: they have a part in the collectives. A poll of an idle
-    /// machine takes up to a microsecond, so that with fewer looks every step of theirs would come up to [`HOST_LOOKS`]
+    /// machine takes up to a microsecond, so that with fewer looks every step of theirs would come up to `HOST_LOOKS`
     /// microseconds late.
     pub fn let_hosts_look_always(&mut self) {
         self.host_looks = 1;

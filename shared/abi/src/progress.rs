@@ -316,7 +316,7 @@ abi_struct! {
 pub const REPORTS_BYTES: usize = 2 * (size_of::<ProgressReport>() + size_of::<ProgressDetail>());
 
 abi_codes! {
-    /// State of the progress thread as [`ProgressReport::status`] tells it.
+    /// State of the progress thread as `ProgressReport::status` tells it.
     pub enum ProgressThreadStatus {
         /// All is well.
         Running = 0,

@@ -24,7 +24,7 @@ impl Memory {
     }
 
     /// A load of DPA memory ahead of its time. True if it hits L1 and no other L1 holds the line: it takes
-    /// [`Model::l1_cycles`] whenever it is issued, and is counted. Otherwise nothing has happened.
+    /// `Model::l1_cycles` whenever it is issued, and is counted. Otherwise nothing has happened.
     #[inline]
     pub fn load_ahead(&mut self, thread: usize, addr: u64) -> bool {
         let line = line_of(addr);
@@ -35,7 +35,7 @@ impl Memory {
         true
     }
 
-    /// The same of a store, after cycle `at`; it takes [`Model::store_hit_cycles`]. It must be in L2 as well, L2
+    /// The same of a store, after cycle `at`; it takes `Model::store_hit_cycles`. It must be in L2 as well, L2
     /// without limit, and no store of the thread on its way by then.
     #[inline]
     pub fn store_ahead(&mut self, thread: usize, addr: u64, at: u64) -> bool {

@@ -201,7 +201,7 @@ pub struct Config {
     /// [`MAX_LINEAR_RANKS`](crate::MAX_LINEAR_RANKS) ranks, to log2 of as many beyond. Collectives between pairs of
     /// ranks ([`Communicator::all_reduce`](crate::Communicator::all_reduce) and the like) take an algorithm that is
     /// named where it carries them, and make connections of their own when the first of them is called
-    /// ([`Footprint::pair_queue_pairs`]). Default automatic.
+    /// ([`Footprint::pair_queue_pairs`](crate::Footprint::pair_queue_pairs)). Default automatic.
     pub algorithm: Selection,
     /// Which algorithms are taken over an Ethernet interface, before what the card and the library say; that of rank 0
     /// counts for all. Default none.

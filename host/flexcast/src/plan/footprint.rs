@@ -23,8 +23,8 @@ pub struct Footprint {
     /// Reliable queue pairs over the own card: copies (UD), and the wake-up of threads.
     pub loopback_queue_pairs: u32,
     /// Reliable queue pairs to other ranks: two neighbours on the ring and the peers of the barrier, each once. In a
-    /// communicator with a [`ChainMapping`] also two neighbours in the chain; UC unicast: one more to each rank, for
-    /// addresses.
+    /// communicator with a [`ChainMapping`](crate::ChainMapping) also two neighbours in the chain; UC unicast: one more
+    /// to each rank, for addresses.
     pub control_queue_pairs: u32,
     /// Reliable queue pairs to other ranks for data that does not go by multicast ([`Config::algorithm`]): four for
     /// each peer.

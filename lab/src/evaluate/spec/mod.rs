@@ -1,5 +1,5 @@
-//! The format of an experiment's file: what is asked, what is run ([`sweep`]), what is computed ([`closed`]), what was
-//! published, what is drawn ([`draw`]), what should come out.
+//! The format of an experiment's file: what is asked, what is run (`sweep`), what is computed (`closed`), what was
+//! published, what is drawn (`draw`), what should come out.
 
 mod closed;
 mod draw;
