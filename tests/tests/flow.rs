@@ -6,10 +6,9 @@ use flexcast_lab::flow::{Bench, By, FlowParams, Kind, NetworkParams, Preset, Pro
 use flexcast_lab::reference::Transport;
 use flexcast_lab::service::{self, CopiesName, Load, ServiceOp, ServiceParams, Shape, StagedPlan};
 use flexcast_proto::service::LocalCopies;
-use flexcast_tests::harness::is_long;
 
-/// Bytes of a block, in long tests four times as many.
-const BYTES: u64 = 1 << 18;
+/// Bytes of a block.
+const BYTES: u64 = 1 << 20;
 const SHAPE: Shape = Shape { hosts: 4, ranks_per_host: 2, processes_per_host: 2 };
 
 /// Virtual time of a collective among emulated cards, in microseconds. Their processors take none.
@@ -77,8 +76,7 @@ fn long_blocks_take_as_long_by_rates_as_frame_by_frame() {
     for (op, kind, tolerance) in
         [(ServiceOp::Alltoallv, Kind::Alltoallv, 0.15), (ServiceOp::Allgatherv, Kind::Allgatherv, 0.4)]
     {
-        let bytes = if is_long() { 4 * BYTES } else { BYTES };
-        let (frames, rates) = (of_frames(op, bytes), of_rates(kind, bytes));
+        let (frames, rates) = (of_frames(op, BYTES), of_rates(kind, BYTES));
         eprintln!("{kind}: {frames:.1} us frame by frame, {rates:.1} us by rates (emulated)");
         assert!((rates / frames - 1.0).abs() < tolerance, "{kind}: {frames:.1} us, {rates:.1} us");
     }
