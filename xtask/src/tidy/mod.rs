@@ -15,6 +15,7 @@ mod headers;
 mod modules;
 mod rooms;
 mod sources;
+mod vocabulary;
 mod widths;
 
 pub(crate) use files::Findings;
@@ -38,7 +39,7 @@ impl Tidy {
         }
         let files = source_files(root)?;
         let architecture = read(&root.join("ARCHITECTURE.md"))?;
-        let checks: [(&str, Findings); 14] = [
+        let checks: [(&str, Findings); 15] = [
             ("dependency arrows", arrows::check(root)?),
             ("import cycles", cycles::check(root)?),
             ("rooms of large crates", rooms::check(root)?),
@@ -49,6 +50,7 @@ impl Tidy {
             ("walk of ARCHITECTURE.md", documents::walk(root, &architecture)),
             ("module headers", headers::check(root, &files)?),
             ("words", sources::words(root, &files)?),
+            ("vocabulary", vocabulary::check(root, &files)?),
             ("widths of lines", widths::check(root, &files)?),
             ("ids of requirements", sources::ids(root, &files)),
             ("folder table", documents::folders(root, &read(&root.join("README.md"))?)?),
