@@ -2,6 +2,7 @@
 //! folder is the same to the byte. Done on copies of the tree.
 
 use std::fs;
+use std::path::Path;
 
 use flexcast_abi::{ABI_HASH, ABI_VERSION};
 use flexcast_lab::tput::run::bring_up;
@@ -22,22 +23,25 @@ fn a_full_stdout_is_an_error_of_the_build_tool() {
     }
 }
 
+/// In one copy of the tree: what images are built from is compiled in it once.
 #[test]
-fn an_image_does_not_depend_on_the_folder_it_is_built_in() {
+fn in_another_folder_a_new_image_builds_and_answers_and_others_are_the_same() {
     let scratch = copied_tree();
+    an_image_does_not_depend_on_the_folder_it_is_built_in(scratch.path());
+    a_new_image_builds_passes_verification_and_answers(scratch.path());
+}
+
+fn an_image_does_not_depend_on_the_folder_it_is_built_in(root: &Path) {
     let here = fs::read(image_path("allgather")).expect("the image of this tree");
-    let built = xtask(scratch.path(), &["build", "allgather"]);
+    let built = xtask(root, &["build", "allgather"]);
     let report = String::from_utf8_lossy(&built.stderr).into_owned();
     assert!(built.status.success() && report.contains("Compiling allgather"), "{report}");
-    let there = fs::read(scratch.path().join("target/device/emu/allgather.elf")).expect("the image of the copy");
+    let there = fs::read(root.join("target/device/emu/allgather.elf")).expect("the image of the copy");
     let differing = here.iter().zip(&there).filter(|(one, other)| one != other).count();
     assert!(here == there, "{} and {} bytes, {differing} of them differ", here.len(), there.len());
 }
 
-#[test]
-fn a_new_image_builds_passes_verification_and_answers() {
-    let scratch = copied_tree();
-    let root = scratch.path();
+fn a_new_image_builds_passes_verification_and_answers(root: &Path) {
     let created = xtask(root, &["new", "hello"]);
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
     assert_eq!(String::from_utf8_lossy(&created.stdout), "next: cargo xtask run hello\n");

@@ -222,10 +222,10 @@ impl Communicator {
     }
 
     pub(crate) fn of((datapath, waiter, footprint): Parts, control: ControlReport) -> Result<Self> {
-        let (card, config) = (datapath.card(), datapath.config().clone());
-        let (place, id) = (datapath.place(), datapath.id());
+        let (card, config) = (datapath.card(), datapath.core().config.clone());
+        let (place, id) = (datapath.core().place, datapath.core().id);
         let options = config.progress_thread;
-        let (requests, admission) = (datapath.requests().clone(), datapath.admission());
+        let (requests, admission) = (datapath.core().requests.clone(), datapath.admission());
         let (datapath, lists) = (Mutex::new(datapath), ListPool::new(place.ranks()));
         let shared = |thread| Shared {
             thread,

@@ -3,27 +3,22 @@
 use std::time::Duration;
 
 use flexcast_abi::{SendReport, Statistics};
-use flexcast_proto::{Cause, Disagreement, RankInfo};
+use flexcast_proto::{Cause, Disagreement};
 
 use crate::carrier::card::Card;
-use crate::engine::{Admission, Posted, Requests, Task};
-use crate::error::{Error, Result};
+use crate::engine::{Admission, Core, Posted, Task};
+use crate::error::Result;
 use crate::op::buffer::Buffer;
-use crate::op::config::Config;
 use crate::op::outcome::Failed;
 use crate::op::report::MessageCounts;
 
 /// What carries the operations of a communicator. One thread has it at a time.
 pub(crate) trait Datapath: Send {
-    /// The rank and the number of ranks.
-    fn place(&self) -> RankInfo;
+    fn core(&self) -> &Core;
 
-    /// Number of the communicator, alike on all ranks.
-    fn id(&self) -> u64;
+    fn core_mut(&mut self) -> &mut Core;
 
     fn card(&self) -> Card;
-
-    fn config(&self) -> &Config;
 
     /// The time that operations count by, in picoseconds.
     fn now_ps(&self) -> u64;
@@ -31,17 +26,38 @@ pub(crate) trait Datapath: Send {
     /// What it takes on.
     fn admission(&self) -> Admission;
 
+    /// Whether no operation is under way.
+    fn is_free(&self) -> bool;
+
+    /// Starts an operation, ahead of which there is none.
+    ///
+    /// # Errors
+    /// It cannot be started: with its buffers.
+    fn start(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>>;
+
     /// Takes an admitted operation on: starts it if none is ahead of it, otherwise it waits for its turn.
     ///
     /// # Errors
     /// The operation cannot be started: with its buffers.
-    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>>;
-
-    /// How operations have ended.
-    fn requests(&self) -> &Requests;
+    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+        if self.is_free() && self.core().waiting.is_empty() {
+            return self.start(posted);
+        }
+        self.core_mut().waiting.push_back(posted);
+        Ok(())
+    }
 
     /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks.
-    fn progress(&mut self) -> Result<bool>;
+    fn advance(&mut self) -> Result<bool>;
+
+    /// The same. After an error nothing may end any more: whoever waits is to poll.
+    fn progress(&mut self) -> Result<bool> {
+        let moved = self.advance();
+        if moved.is_err() {
+            self.core().requests.give_up();
+        }
+        moved
+    }
 
     /// Takes back what a service process may use of a buffer that no operation has; returns whether that is done, or
     /// there was nothing. To be called again until then, with [`Datapath::progress`] between. `is_late`: a process that
@@ -58,7 +74,9 @@ pub(crate) trait Datapath: Send {
     fn deadline_ps(&self) -> Option<u64>;
 
     /// Whether no operation is under way or waits for its turn.
-    fn is_idle(&self) -> bool;
+    fn is_idle(&self) -> bool {
+        self.is_free() && self.core().waiting.is_empty()
+    }
 
     /// Whether a caller whose operations are over may stay away: what this rank has said of them goes out without
     /// [`Datapath::progress`]. If not, a few more calls of it help, which wait for nobody else.
@@ -68,9 +86,6 @@ pub(crate) trait Datapath: Send {
 
     /// Ends everything because of something on this rank.
     fn fail_here(&mut self, cause: Cause);
-
-    /// The next call of [`Datapath::progress`] returns this.
-    fn fault(&mut self, error: Error);
 
     fn disagreement(&self) -> Option<Disagreement>;
 

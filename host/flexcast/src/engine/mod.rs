@@ -4,6 +4,7 @@
 mod admission;
 mod calls;
 pub(crate) mod conversation;
+mod core;
 pub(crate) mod descriptor;
 pub(crate) mod eager;
 pub(crate) mod notice;
@@ -16,6 +17,7 @@ use crate::op::outcome::Failed;
 use crate::op::report::Report;
 use crate::plan::Plan;
 pub(crate) use admission::Admission;
+pub(crate) use core::Core;
 pub(crate) use requests::Requests;
 
 /// An operation that waits for its turn: `P` is what it does.

@@ -88,7 +88,7 @@ impl Pending {
     pub fn connect(self, endpoints: &[Vec<u8>]) -> Result<Communicator> {
         let asked = self.asked;
         let parts = self.parts(endpoints)?;
-        let control = parts.0.config().control;
+        let control = parts.0.core().config.control;
         let reason = "ranks that are connected by `Pending` have nothing to agree by: use `Communicator::create`";
         let report = ControlReport { control, reason: (asked == Control::Service).then(|| reason.to_owned()) };
         Communicator::of(parts, report)

@@ -140,7 +140,7 @@ fn drive(shared: &Weak<Shared>, signal: &Signal, pinned: bool) {
                 Ok(false) => {}
                 Err(error) => {
                     // Whoever waits or tests next is told.
-                    shared.with(|datapath| datapath.fault(error));
+                    shared.with(|datapath| datapath.core_mut().set_fault(error));
                     return;
                 }
             }

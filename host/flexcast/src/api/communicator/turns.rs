@@ -15,7 +15,7 @@ use crate::carrier::card::Card;
 use crate::carrier::datapath::{Datapath, Waiter};
 use crate::carrier::service::Parts;
 use crate::carrier::udp::UdpOptions;
-use crate::engine::{Admission, Posted, Requests, Task};
+use crate::engine::{Admission, Core, Posted, Task};
 use crate::error::{Error, Result};
 use crate::op::config::{Config, Control, ThreadOptions};
 use crate::op::outcome::{Done, Failed};
@@ -30,27 +30,22 @@ const SOON: Duration = Duration::from_secs(10);
 /// A datapath whose calls do what the test wants: it says whether they end the operations that were taken on before.
 struct Staged {
     card: Card,
-    config: Config,
-    requests: Requests,
+    core: Core,
     taken: Vec<Posted<Task>>,
     step: Box<dyn FnMut() -> Result<bool> + Send>,
 }
 
 impl Datapath for Staged {
-    fn place(&self) -> RankInfo {
-        RankInfo::new(0, 1).unwrap()
+    fn core(&self) -> &Core {
+        &self.core
     }
 
-    fn id(&self) -> u64 {
-        1
+    fn core_mut(&mut self) -> &mut Core {
+        &mut self.core
     }
 
     fn card(&self) -> Card {
         self.card.clone()
-    }
-
-    fn config(&self) -> &Config {
-        &self.config
     }
 
     fn now_ps(&self) -> u64 {
@@ -62,22 +57,26 @@ impl Datapath for Staged {
         Admission { registered: false, collectives: Ok(()), streams: vec![stream], psn_bits: 31, most_chunks: 1 << 20 }
     }
 
-    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+    fn is_free(&self) -> bool {
+        self.taken.is_empty()
+    }
+
+    fn start(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
         assert_eq!(posted.posted_ps, 7);
         self.taken.push(posted);
         Ok(())
     }
 
-    fn requests(&self) -> &Requests {
-        &self.requests
+    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+        self.start(posted)
     }
 
-    fn progress(&mut self) -> Result<bool> {
+    fn advance(&mut self) -> Result<bool> {
         if !(self.step)()? {
             return Ok(false);
         }
         for Posted { request, send, receive, .. } in self.taken.drain(..) {
-            self.requests.finish(request, Ok(Done { send, receive, report: Report::default() }));
+            self.core.requests.finish(request, Ok(Done { send, receive, report: Report::default() }));
         }
         Ok(false)
     }
@@ -86,13 +85,7 @@ impl Datapath for Staged {
         None
     }
 
-    fn is_idle(&self) -> bool {
-        self.taken.is_empty()
-    }
-
     fn fail_here(&mut self, _: Cause) {}
-
-    fn fault(&mut self, _: Error) {}
 
     fn disagreement(&self) -> Option<Disagreement> {
         None
@@ -147,8 +140,8 @@ fn staged(
     let card = Card::udp(&UdpOptions::default().interface("lo")).unwrap();
     let mut config = Config::for_card(&card);
     configure(&mut config);
-    let requests = Requests::default();
-    let staged = Staged { card: card.clone(), config, requests, taken: Vec::new(), step: Box::new(step) };
+    let core = Core::new(RankInfo::new(0, 1).unwrap(), 1, config);
+    let staged = Staged { card: card.clone(), core, taken: Vec::new(), step: Box::new(step) };
     let parts: Parts = (Box::new(staged), waiter, Footprint::default());
     (card, Communicator::of(parts, ControlReport::of(Control::Host)).unwrap())
 }

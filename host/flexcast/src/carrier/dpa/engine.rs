@@ -18,6 +18,7 @@ use flexcast_proto::wire::Availability;
 use flexcast_proto::{Cause, Failure, PieceSet};
 
 use crate::carrier::control::Read;
+use crate::carrier::datapath::Datapath as _;
 use crate::carrier::pairs::PairEngine as _;
 use crate::engine::notice::{Notice, Step};
 use crate::error::Result;
@@ -35,28 +36,14 @@ const STUCK_CUTOFFS: u64 = 2;
 impl Engine {
     /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks.
     pub(super) fn move_on(&mut self) -> Result<bool> {
-        let moved = self.advance();
-        if moved.is_err() {
-            // Whoever waits is to poll by itself: nothing may end any more.
-            self.requests.give_up();
-        }
-        moved
-    }
-
-    fn advance(&mut self) -> Result<bool> {
-        if let Some(error) = self.fault.take() {
-            return Err(error);
-        }
+        self.core.check_fault()?;
         let now_ps = self.card.now_ps();
         self.polled_ps = now_ps;
         let mut moved = self.parts.driver.poll(now_ps)? | std::mem::take(&mut self.notified);
-        if self.is_free()
-            && self.broken.is_none()
-            && let Some(posted) = self.waiting.pop_front()
-        {
+        if let Some(posted) = self.core.next(self.is_free()) {
             let request = posted.request;
             if let Err(failed) = self.launch(posted, now_ps) {
-                self.requests.finish(request, Err(failed));
+                self.core.requests.finish(request, Err(failed));
             }
             moved = true;
         }
@@ -78,8 +65,7 @@ impl Engine {
     /// When [`Engine::move_on`] is to be called next, even if neither peers nor card have written anything until then,
     /// in picoseconds of the card's clock; none if nothing is under way.
     pub(super) fn next_ps(&self) -> Option<u64> {
-        let begins = self.is_free() && !self.waiting.is_empty();
-        if begins || self.fault.is_some() || self.notified {
+        if self.core.is_due(self.is_free()) || self.notified {
             return Some(0);
         }
         let probe_ps = self.parts.pairs.group.as_ref().and_then(p2p::Group::deadline_ps);
@@ -94,7 +80,7 @@ impl Engine {
 
     /// Ends everything because of something on this rank.
     pub(super) fn end_all(&mut self, cause: Cause) {
-        let own = self.place.rank();
+        let own = self.core.place.rank();
         let failure = Failure { failed_rank: own, detecting_rank: own, cause };
         self.parts.driver.notify(self.card.now_ps(), Notice::Failed(failure));
         self.notified = true;
@@ -137,11 +123,9 @@ impl Engine {
 
     /// The operation under way fails, and the communicator with it.
     fn fail(&mut self, now_ps: u64, failure: Failure) -> Result<()> {
-        self.broken = Some(failure);
-        let calls = self.parts.driver.disagreement().map(|calls| calls.to_string());
-        self.requests.break_by(failure, calls);
+        self.core.fail(failure, self.parts.driver.disagreement());
         // One that is being released has ended well on all ranks: only its own sends can still fail it.
-        let own = matches!(failure.cause, Cause::Device(_)) && failure.detecting_rank == self.place.rank();
+        let own = matches!(failure.cause, Cause::Device(_)) && failure.detecting_rank == self.core.place.rank();
         if let Some(running) = self.current.as_mut()
             && (own || !matches!(running.state, State::Releasing { .. }))
         {
@@ -149,7 +133,7 @@ impl Engine {
             running.report.failure = Some(failure);
         }
         self.parts.pairs.fail(failure, now_ps);
-        self.requests.refuse(self.waiting.drain(..), failure);
+        self.core.refuse_waiting(failure);
         self.poll_clock(now_ps, false)?;
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Creation of a communicator over DPA cards: its queues and threads are made, and then connected with those of the
 //! others.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use flexcast_abi::{DeviceAddress, ReceiveView, Signals};
@@ -20,7 +20,7 @@ use crate::carrier::dpa::send::{self, Send};
 use crate::carrier::dpa::targets::Targets;
 use crate::carrier::endpoint::{self, Capabilities, Endpoint, Receiver, Speed, StreamEnds};
 use crate::carrier::pairs::{Adders, Maker, Pairs, unconnected};
-use crate::engine::Requests;
+use crate::engine::Core;
 use crate::engine::eager::Gathered;
 use crate::error::{Error, Result};
 use crate::op::config::{Config, Derived, ps};
@@ -220,15 +220,10 @@ impl Part {
             parts: self.parts,
             gathered: Gathered::default(),
             current: None,
-            waiting: VecDeque::new(),
-            requests: Requests::of(&config.aggregators),
             lost: Vec::new(),
             card,
             derived,
             conditions,
-            place,
-            id,
-            fault: None,
             ids: CollectiveIds::new(derived.layout, ps(config.packet_lifetime)),
             alpha: Alpha::new(config.overheads.in_ps()),
             backoff: tuner::Backoff::default(),
@@ -237,9 +232,8 @@ impl Part {
             losses: Losses::default(),
             late_chunks: None,
             polled_ps: 0,
-            broken: None,
             notified: false,
-            config,
+            core: Core::new(place, id, config),
         };
         Ok((engine, footprint))
     }

@@ -5,12 +5,14 @@ use flexcast_proto::{Algorithm, Cause, FailureCode, OperationDescriptor};
 use super::setup::Connecting;
 use super::sparse::Need;
 use super::{Bounds, News, Pairs, Refusal, SetupOperation, Way};
+use crate::carrier::datapath::Datapath;
+use crate::engine::Posted;
+use crate::engine::Task;
 use crate::engine::notice::Notice;
-use crate::engine::{Posted, Requests};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::op::buffer::Buffer;
 use crate::op::collective::Collective;
-use crate::op::config::{Config, ps};
+use crate::op::config::ps;
 use crate::op::decision::Decision;
 use crate::op::outcome::{Done, Failed};
 use crate::op::report::Report;
@@ -19,16 +21,12 @@ use crate::op::tuning::Tuning;
 use crate::plan::tuner::Conditions;
 
 /// The engine of a datapath, which has operations of blocks of its own.
-pub(crate) trait PairEngine {
+pub(crate) trait PairEngine: Datapath {
     fn pairs(&self) -> &Pairs;
 
     fn pairs_mut(&mut self) -> &mut Pairs;
 
-    fn config(&self) -> &Config;
-
     fn conditions(&self) -> &Conditions;
-
-    fn requests(&self) -> &Requests;
 
     /// Number of the operation that is posted next.
     fn operation(&self) -> u32;
@@ -47,15 +45,6 @@ pub(crate) trait PairEngine {
     /// Whether a setup operation that is multicast could begin now.
     fn has_room(&self, now_ps: u64) -> bool;
 
-    /// Lets a collective wait for its turn, before all others.
-    fn put_off(&mut self, posted: Posted<Collective>);
-
-    /// What is found by whoever asks next.
-    fn set_fault(&mut self, error: Error);
-
-    /// Ends everything because of something on this rank.
-    fn end_here(&mut self, cause: Cause);
-
     /// Whether what this rank has said of operations has not all gone to the card, although none has failed.
     fn has_more_to_say(&self) -> bool;
 
@@ -67,23 +56,23 @@ pub(crate) trait PairEngine {
     /// # Errors
     /// It cannot be carried: with its buffers.
     fn begin_collective(&mut self, posted: Posted<Collective>, now_ps: u64) -> Result<bool, Box<Failed>> {
-        let (table, is_ordered) = (Tuning::between_pairs(), self.config().reproducible);
+        let (table, is_ordered) = (Tuning::between_pairs(), self.core().config.reproducible);
         let decision = self.conditions().decide_collective(table, &posted.plan, is_ordered, &Densities::default());
         let is_barrier = posted.plan == Collective::Barrier;
-        let need = self.pairs().need(&posted.plan, decision.algorithm(), self.config());
+        let need = self.pairs().need(&posted.plan, decision.algorithm(), &self.core().config);
         if is_barrier || self.pairs().needs_connections(need.as_ref()) {
             // Before queue pairs are made for it.
             if !is_barrier && !self.has_room(now_ps) {
-                self.put_off(posted);
+                self.core_mut().waiting.push_front(posted.map(Task::Collective));
                 return Ok(false);
             }
-            let (posted, setup) = self.pairs().setup(posted, &decision, self.config())?;
+            let (posted, setup) = self.pairs().setup(posted, &decision, &self.core().config)?;
             return self.begin_setup(posted, setup, now_ps);
         }
         if need.is_some() && self.conditions().ranks > 1 {
             // Its messages do not say what is called: the barrier does.
             let what = (posted.plan.kind().name(), posted.plan.summary(decision.algorithm()));
-            let (posted, setup) = self.pairs().meeting(posted, what, self.config())?;
+            let (posted, setup) = self.pairs().meeting(posted, what, &self.core().config)?;
             return self.begin_setup(posted, setup, now_ps);
         }
         self.start_collective(posted, now_ps)?;
@@ -95,13 +84,13 @@ pub(crate) trait PairEngine {
     /// # Errors
     /// It cannot be carried: with its buffers.
     fn start_collective(&mut self, posted: Posted<Collective>, now_ps: u64) -> Result<(), Box<Failed>> {
-        let (table, is_ordered) = (Tuning::between_pairs(), self.config().reproducible);
+        let (table, is_ordered) = (Tuning::between_pairs(), self.core().config.reproducible);
         let decision = self.conditions().decide_collective(table, &posted.plan, is_ordered, &Densities::default());
-        let need = self.pairs().need(&posted.plan, decision.algorithm(), self.config());
+        let need = self.pairs().need(&posted.plan, decision.algorithm(), &self.core().config);
         let bounds = Bounds {
             operation: self.operation(),
-            wait_ps: ps(self.config().barrier_timeout),
-            repair_ps: ps(self.config().recovery_timeout),
+            wait_ps: ps(self.core().config.barrier_timeout),
+            repair_ps: ps(self.core().config.recovery_timeout),
         };
         let decision = decision.with_aggregation(need.as_ref().map(Need::aggregation));
         let decision = decision.with_fixed_point(need.as_ref().and_then(Need::fixed_point));
@@ -109,7 +98,7 @@ pub(crate) trait PairEngine {
         self.start_direct(descriptor, now_ps);
         // What has come early may differ: then nothing is sent.
         if let Err(error) = self.carry_out(now_ps) {
-            self.set_fault(error);
+            self.core_mut().set_fault(error);
         }
         let news = self.pairs_mut().start(now_ps);
         self.take_news(news, now_ps);
@@ -139,7 +128,7 @@ pub(crate) trait PairEngine {
         if !self.pairs().is_busy() || self.has_more_to_say() {
             return Ok(false);
         }
-        let (is_heard, requests) = (self.is_heard(), self.requests().clone());
+        let (is_heard, requests) = (self.is_heard(), self.core().requests.clone());
         let ended = match self.pairs_mut().release(now_ps) {
             Some(ended) => Some(ended),
             None => self.pairs_mut().wind_up(&requests, is_heard, now_ps)?,
@@ -158,25 +147,25 @@ pub(crate) trait PairEngine {
     ) {
         // A failure that came together with the setup operation's end has found no collective that it could end: none
         // begins.
-        if let Some(failure) = self.requests().broken()
+        if let Some(failure) = self.core().requests.broken()
             && !matches!(setup.way, Way::Barrier)
         {
             report.failure = Some(failure);
-            let error = self.requests().failed(setup.name, failure, None);
+            let error = self.core().requests.failed(setup.name, failure, None);
             let failed = Failed { error, send: None, receive: None, report };
-            return self.requests().finish(request, Err(SetupOperation::failed(Some(Box::new(setup)), failed)));
+            return self.core().requests.finish(request, Err(SetupOperation::failed(Some(Box::new(setup)), failed)));
         }
         let SetupOperation { name, summary, way } = setup;
         let connecting = match way {
             Way::Barrier => {
                 report.decision = Decision::of(Algorithm::Dissemination);
-                return self.requests().finish(request, Ok(Done { send, receive, report }));
+                return self.core().requests.finish(request, Ok(Done { send, receive, report }));
             }
             Way::Connect(connecting) => *connecting,
             Way::Meet(posted) => {
                 if let Err(failed) = self.start_collective(*posted, now_ps) {
-                    self.requests().finish(request, Err(failed));
-                    self.end_here(Cause::Device(FailureCode::NotStarted));
+                    self.core().requests.finish(request, Err(failed));
+                    self.fail_here(Cause::Device(FailureCode::NotStarted));
                 }
                 return;
             }
@@ -184,16 +173,16 @@ pub(crate) trait PairEngine {
         let Connecting { pending, need, posted } = connecting;
         let failed = match self.pairs_mut().connect(pending, &receive, need.as_ref()) {
             Ok(()) => {
-                let meeting = self.pairs().meeting(posted, (name, summary), self.config());
+                let meeting = self.pairs().meeting(posted, (name, summary), &self.core().config);
                 match meeting.and_then(|(posted, setup)| self.begin_setup(posted, setup, now_ps)) {
                     Ok(_) => return,
                     Err(failed) => failed,
                 }
             }
-            Err(Refusal::Everywhere(error)) => return self.requests().finish(request, Err(posted.refuse(error))),
+            Err(Refusal::Everywhere(error)) => return self.core().requests.finish(request, Err(posted.refuse(error))),
             Err(Refusal::Here(error)) => posted.refuse(error),
         };
-        self.requests().finish(request, Err(failed));
-        self.end_here(Cause::Device(FailureCode::NotStarted));
+        self.core().requests.finish(request, Err(failed));
+        self.fail_here(Cause::Device(FailureCode::NotStarted));
     }
 }

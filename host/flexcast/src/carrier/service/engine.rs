@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::service::wire::Refused;
 use flexcast_proto::service::{self, Delivery, FailedParty, Region, StagedCause, StagedRefusal, Topology};
-use flexcast_proto::{Cause, Disagreement, Failure, FailureCode, RankInfo, WaitedFor};
+use flexcast_proto::{Cause, Disagreement, Failure, FailureCode, WaitedFor};
 use flexcast_service::{Error as ServiceError, MemoryId, Session};
 
 use super::call::{self, Call};
@@ -16,10 +16,11 @@ use super::segment::Segment;
 use super::settings::{Settings, Way};
 use crate::carrier::card::{Card, DatapathKind};
 use crate::carrier::datapath::Datapath;
-use crate::engine::{Admission, Posted, Requests, Task};
+use crate::engine::Core;
+use crate::engine::{Admission, Posted, Task};
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
-use crate::op::config::{Config, Control};
+use crate::op::config::Control;
 use crate::op::decision::Decision;
 use crate::op::lease::{DeferredFree, Kept};
 use crate::op::outcome::Failed;
@@ -50,18 +51,14 @@ pub(super) struct Engine {
     settings: Settings,
     /// Memory of buffers that are gone, which is being taken back.
     deferred: Vec<(MemoryId, Kept)>,
-    waiting: VecDeque<Posted<Task>>,
+    core: Core,
     running: VecDeque<Running>,
     returning: Vec<Returning>,
     /// Buffers that the card does not let go of.
     lost: Vec<Buffer>,
     inner: Box<dyn Datapath>,
-    /// As the communicator was made, with control by service processes.
-    config: Config,
     /// The DPA moves the data of Broadcasts and Allgathers.
     hands_over: bool,
-    requests: Requests,
-    place: RankInfo,
     topology: Topology,
     group: u32,
     /// Since when the first operation that waits does so for keys.
@@ -88,9 +85,10 @@ impl Engine {
         (topology, group): (Topology, u32),
         segment: Option<Segment>,
     ) -> Self {
-        let settings = Settings::of(&inner.config().service);
-        let (place, requests) = (inner.place(), inner.requests().clone());
-        let config = inner.config().clone().control(Control::Service);
+        let settings = Settings::of(&inner.core().config.service);
+        // As the communicator was made, with control by service processes.
+        let config = inner.core().config.clone().control(Control::Service);
+        let core = Core::around(inner.core(), config);
         let hands_over = inner.card().datapath() == DatapathKind::Dpa;
         let most = session.welcome().collectives.max(1) as usize;
         let deferred_free = Arc::new(DeferredFree::new(session.address()));
@@ -100,15 +98,12 @@ impl Engine {
             segment,
             settings,
             deferred: Vec::new(),
-            waiting: VecDeque::new(),
+            core,
             running: VecDeque::new(),
             returning: Vec::new(),
             lost: Vec::new(),
             inner,
-            config,
             hands_over,
-            requests,
-            place,
             topology,
             group,
             asked: None,
@@ -130,7 +125,7 @@ impl Engine {
     /// How an operation goes.
     fn way(&self, task: &Task) -> Way {
         let Task::Blocks(plan) = task else { return Way::Keys };
-        let own = self.place.rank();
+        let own = self.core.place.rank();
         let room = self.segment.as_ref().and_then(|segment| {
             let flags = self.session.look().segment_bytes(self.group, own, 0).ok()?;
             segment.bytes().checked_sub(flags)
@@ -186,38 +181,38 @@ impl Engine {
     fn start(&mut self) -> bool {
         let mut moved = false;
         while self.failure.is_none()
-            && let Some(mut posted) = self.waiting.pop_front()
+            && let Some(mut posted) = self.core.waiting.pop_front()
         {
             if !self.takes(&posted.plan) {
                 if !self.running.is_empty() {
-                    self.waiting.push_front(posted);
+                    self.core.waiting.push_front(posted);
                     return moved;
                 }
                 let request = posted.request;
                 self.last = None;
                 if let Err(failed) = self.inner.take_on(posted) {
-                    self.requests.finish(request, Err(failed));
+                    self.core.requests.finish(request, Err(failed));
                 }
                 moved = true;
                 continue;
             }
             let way = self.way(&posted.plan);
             if !self.inner.is_idle() || self.running.len() >= self.most || self.is_segment_busy(way) {
-                self.waiting.push_front(posted);
+                self.core.waiting.push_front(posted);
                 return moved;
             }
             let call = match self.lend(&mut posted) {
                 Ok(None) if self.session.client().is_gone() => Err(ServiceFault::Service(ServiceError::Gone)),
                 Ok(None) => {
                     let since = *self.asked.get_or_insert_with(Instant::now);
-                    if since.elapsed() <= self.config.service.operation {
-                        self.waiting.push_front(posted);
+                    if since.elapsed() <= self.core.config.service.operation {
+                        self.core.waiting.push_front(posted);
                         return moved;
                     }
                     Err(ServiceFault::Late)
                 }
                 Ok(Some(memory)) => {
-                    let own = (self.group, self.place.rank(), self.place.ranks());
+                    let own = (self.group, self.core.place.rank(), self.core.place.ranks());
                     let segment = self.segment.as_ref().and_then(|segment| segment.id);
                     call::post(self.session.client(), own, &posted.plan, memory, (way, segment))
                         .map_err(ServiceFault::Service)
@@ -229,12 +224,12 @@ impl Engine {
             match call {
                 Ok(call) => {
                     self.last = Some((posted.request, call));
-                    let until = Instant::now() + self.config.service.operation;
+                    let until = Instant::now() + self.core.config.service.operation;
                     self.running.push_back(Running { posted, call, until });
                 }
                 Err(fault) => {
                     let (failure, calls) = (self.told(&fault), Self::calls(&fault));
-                    self.waiting.push_front(posted);
+                    self.core.waiting.push_front(posted);
                     self.fail(failure, calls);
                 }
             }
@@ -260,7 +255,7 @@ impl Engine {
 
     /// The failure of the communicator that something of the service processes is.
     fn told(&self, fault: &ServiceFault) -> Failure {
-        let own = self.place.rank();
+        let own = self.core.place.rank();
         let rank_of = |failed_rank| match failed_rank {
             FailedParty::Rank(rank) => rank,
             // The first rank that it serves stands for it.
@@ -302,22 +297,22 @@ impl Engine {
         self.failure = Some(failure);
         // Ranks that wait by the hosts' control learn it by that; what goes out goes at once. Others' failures their
         // service processes tell.
-        if failure.failed_rank == self.place.rank() && self.requests.broken().is_none() {
+        if failure.failed_rank == self.core.place.rank() && self.core.requests.broken().is_none() {
             self.inner.fail_here(failure.cause);
             if let Err(error) = self.inner.progress() {
-                self.inner.fault(error);
+                self.core.set_fault(error);
             }
         }
-        self.requests.break_by(failure, calls);
+        self.core.requests.break_by(failure, calls);
         let running = std::mem::take(&mut self.running);
-        let waiting = std::mem::take(&mut self.waiting);
+        let waiting = std::mem::take(&mut self.core.waiting);
         let now_ps = self.inner.now_ps();
         for Running { posted, .. } in running {
-            let error = self.requests.failed(posted.plan.name(), failure, None);
+            let error = self.core.requests.failed(posted.plan.name(), failure, None);
             self.give_back(posted, now_ps, Some(error));
         }
         for posted in waiting {
-            let error = self.requests.refusal(failure);
+            let error = self.core.requests.refusal(failure);
             self.give_back(posted, now_ps, Some(error));
         }
     }
@@ -334,12 +329,12 @@ impl Engine {
         let phases = PhasesPs { posted_ps, complete_ps, released_ps: Some(now_ps), ..PhasesPs::default() };
         let failure = self.failure.filter(|_| error.is_some());
         let foreign_bytes = match error {
-            None => call::foreign_bytes(&plan, self.place.rank(), self.place.ranks()),
+            None => call::foreign_bytes(&plan, self.core.place.rank(), self.core.place.ranks()),
             Some(_) => 0,
         };
         let decision = Decision::by_service();
         let report = Report { phases: Phases(phases), decision, foreign_bytes, failure, ..Report::default() };
-        let all = error.is_some() || self.lent > self.config.service.buffers as usize;
+        let all = error.is_some() || self.lent > self.core.config.service.buffers as usize;
         let Self { session, deferred_free, .. } = self;
         let ended = Returning::begin(session.client(), deferred_free, request, (send, receive), (report, error, all));
         self.returning.push(ended);
@@ -358,7 +353,7 @@ impl Engine {
             }
             let (request, outcome, lost) = self.returning.remove(at).end();
             self.lost.extend(lost);
-            self.requests.finish(request, outcome);
+            self.core.requests.finish(request, outcome);
             moved = true;
         }
         moved
@@ -384,7 +379,7 @@ impl Engine {
     fn end(&mut self) -> bool {
         let mut moved = false;
         while let Some(Running { call, until, .. }) = self.running.front() {
-            let (call, until, own) = (*call, *until, self.place.rank());
+            let (call, until, own) = (*call, *until, self.core.place.rank());
             let client = self.session.client();
             let ended = match call {
                 Call::Keys(context) => client.end(context, own),
@@ -407,7 +402,7 @@ impl Engine {
                     tracing::info!("the service processes have no staging memory for this communicator");
                     self.staging = false;
                     if let Some(Running { posted, .. }) = self.running.pop_front() {
-                        self.waiting.push_front(posted);
+                        self.core.waiting.push_front(posted);
                     }
                     moved = true;
                     continue;
@@ -426,7 +421,7 @@ impl Engine {
             Ok(any) => {
                 if any {
                     // The bound counts from the last sign of the service process, and of what it does for this rank.
-                    let until = Instant::now() + self.config.service.operation;
+                    let until = Instant::now() + self.core.config.service.operation;
                     self.running.iter_mut().for_each(|running| running.until = until);
                 }
                 any
@@ -442,7 +437,7 @@ impl Engine {
         moved |= self.poll_graves();
         moved |= self.start();
         if self.failure.is_none()
-            && let Some(failure) = self.requests.broken()
+            && let Some(failure) = self.core.requests.broken()
         {
             let since = *self.broken.get_or_insert_with(Instant::now);
             if self.running.is_empty() || since.elapsed() > GRACE {
@@ -478,20 +473,16 @@ impl std::fmt::Display for ServiceFault {
 }
 
 impl Datapath for Engine {
-    fn place(&self) -> RankInfo {
-        self.place
+    fn core(&self) -> &Core {
+        &self.core
     }
 
-    fn id(&self) -> u64 {
-        self.inner.id()
+    fn core_mut(&mut self) -> &mut Core {
+        &mut self.core
     }
 
     fn card(&self) -> Card {
         self.inner.card()
-    }
-
-    fn config(&self) -> &Config {
-        &self.config
     }
 
     fn now_ps(&self) -> u64 {
@@ -512,7 +503,7 @@ impl Datapath for Engine {
             return Err(posted.refuse(error));
         }
         self.last = None;
-        if !takes && self.waiting.is_empty() && self.running.is_empty() {
+        if !takes && self.core.waiting.is_empty() && self.running.is_empty() {
             return self.inner.take_on(posted);
         }
         if takes
@@ -529,16 +520,13 @@ impl Datapath for Engine {
         {
             return Err(posted.refuse(error));
         }
-        self.waiting.push_back(posted);
+        self.core.waiting.push_back(posted);
         self.start();
         Ok(())
     }
 
-    fn requests(&self) -> &Requests {
-        &self.requests
-    }
-
-    fn progress(&mut self) -> Result<bool> {
+    fn advance(&mut self) -> Result<bool> {
+        self.core.check_fault()?;
         let moved = self.inner.progress()?;
         Ok(self.serve() || moved)
     }
@@ -559,13 +547,17 @@ impl Datapath for Engine {
     }
 
     fn deadline_ps(&self) -> Option<u64> {
-        let idle = self.running.is_empty() && self.waiting.is_empty() && self.returning.is_empty();
+        let idle = self.running.is_empty() && self.core.waiting.is_empty() && self.returning.is_empty();
         let look_ps = (!idle).then(|| self.inner.now_ps().saturating_add(LOOK_PS));
         self.inner.deadline_ps().into_iter().chain(look_ps).min()
     }
 
-    fn is_idle(&self) -> bool {
-        self.running.is_empty() && self.waiting.is_empty() && self.returning.is_empty() && self.inner.is_idle()
+    fn is_free(&self) -> bool {
+        self.running.is_empty() && self.returning.is_empty() && self.inner.is_idle()
+    }
+
+    fn start(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+        self.inner.take_on(posted)
     }
 
     fn may_be_left(&self) -> bool {
@@ -574,12 +566,8 @@ impl Datapath for Engine {
 
     fn fail_here(&mut self, cause: Cause) {
         self.inner.fail_here(cause);
-        let own = self.place.rank();
+        let own = self.core.place.rank();
         self.fail(Failure { failed_rank: own, detecting_rank: own, cause }, None);
-    }
-
-    fn fault(&mut self, error: Error) {
-        self.inner.fault(error);
     }
 
     fn disagreement(&self) -> Option<Disagreement> {
@@ -591,7 +579,7 @@ impl Datapath for Engine {
     }
 
     fn is_flagged(&self) -> Result<bool> {
-        if !self.waiting.is_empty() {
+        if !self.core.waiting.is_empty() {
             return Ok(false);
         }
         let Some((request, call)) = self.last else { return self.inner.is_flagged() };
@@ -600,7 +588,7 @@ impl Datapath for Engine {
         }
         let client = self.session.look();
         let flagged = match call {
-            Call::Keys(context) => client.is_flagged(context, self.place.rank()),
+            Call::Keys(context) => client.is_flagged(context, self.core.place.rank()),
             Call::Staged(call) => client.is_staged_flagged(call, self.segment.as_ref().and_then(Segment::region)),
         };
         // What else can be wrong with it, its end tells.
@@ -620,7 +608,7 @@ impl Drop for Engine {
     /// Leaves the group, so that the other ranks do not miss this one. With operations under way it counts as dead:
     /// they cannot end without it.
     fn drop(&mut self) {
-        let own = self.place.rank();
+        let own = self.core.place.rank();
         if !self.running.is_empty()
             || self.failure.is_some()
             || self.session.end().is_some()

@@ -209,7 +209,7 @@ fn open_segment(
 /// # Errors
 /// [`Error::Exchange`](crate::Error::Exchange). That there is no service process is none.
 pub(crate) fn set_up((inner, waiter, footprint): Parts, exchange: &mut dyn Exchange) -> Result<(Parts, ControlReport)> {
-    let options = inner.config().service.clone();
+    let options = inner.core().config.service.clone();
     let settings = Settings::of(&options);
     let rank = exchange.rank();
     let own = own_processes(&options);

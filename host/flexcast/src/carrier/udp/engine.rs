@@ -45,11 +45,12 @@ use crate::carrier::cpu::stripes::Stripes;
 use crate::carrier::cpu::watch;
 use crate::carrier::cpu::window::{Waits, Window};
 use crate::carrier::datapath::Datapath;
+use crate::engine::Core;
 use crate::engine::conversation::{Conversation, Next};
 use crate::engine::descriptor::{activations_ps, descriptor};
 use crate::engine::eager::Gathered;
 use crate::engine::notice::{Notice, Step};
-use crate::engine::{Admission, Posted, Requests, Task};
+use crate::engine::{Admission, Posted, Task};
 use crate::error::{Error, Result};
 use crate::mesh::external::KnownAggregators;
 use crate::mesh::{self, Interest, Mesh, Read};
@@ -107,10 +108,8 @@ pub(crate) struct Links {
 /// A communicator's operations, and what carries them out.
 pub(crate) struct Engine {
     interface: Interface,
-    place: RankInfo,
-    id: u64,
-    config: Config,
-    /// The same with as many chains as ranks.
+    core: Core,
+    /// Its configuration with as many chains as ranks.
     at_once: Config,
     conditions: Conditions,
     /// What chooses algorithms.
@@ -147,14 +146,10 @@ pub(crate) struct Engine {
     current: Option<Running>,
     /// The operation under way, otherwise.
     exchanging: Option<Exchanging>,
-    waiting: VecDeque<Posted<Task>>,
-    requests: Requests,
     alpha: Alpha,
     stall: StallWindow,
     statistics: Statistics,
     sent: SendReport,
-    broken: Option<Failure>,
-    fault: Option<Error>,
     /// The operation in which a neighbour has been named that does not answer reads.
     blamed_in: u32,
     /// Part of a message between two ranks has come since the last look.
@@ -231,7 +226,6 @@ impl Engine {
         let mut engine = Self {
             external: KnownAggregators::new(config.aggregators.len()),
             reason_ps: None,
-            requests: Requests::of(&config.aggregators),
             codec,
             window: Window::new(place, 1, WAITS),
             pace: Pace::new(config.pacing_gbit_per_s, config.link_gbit_per_s),
@@ -240,9 +234,7 @@ impl Engine {
             stall: StallWindow::new(ps(config.overheads.cutoff_slack)),
             at_once: config.clone().chains(place.ranks()),
             interface,
-            place,
-            id,
-            config,
+            core: Core::new(place, id, config),
             conditions,
             tuning,
             conversation,
@@ -263,11 +255,8 @@ impl Engine {
             tap,
             current: None,
             exchanging: None,
-            waiting: VecDeque::new(),
             statistics: Statistics::default(),
             sent: SendReport::default(),
-            broken: None,
-            fault: None,
             blamed_in: FIRST_OPERATION.wrapping_sub(1),
             heard: false,
             gathered: Gathered::default(),
@@ -293,9 +282,12 @@ impl Engine {
             Task::Collective(Collective::SparseAllreduce { .. }) if self.external.count() > 0 => {
                 Decision::of(Algorithm::Sparse)
             }
-            Task::Collective(collective) => {
-                self.conditions.decide_collective(&self.tuning, collective, self.config.reproducible, &self.densities)
-            }
+            Task::Collective(collective) => self.conditions.decide_collective(
+                &self.tuning,
+                collective,
+                self.core.config.reproducible,
+                &self.densities,
+            ),
         };
         let Posted { request, plan, send, receive, posted_ps } = posted;
         match plan {
@@ -326,7 +318,7 @@ impl Engine {
         running.window_chunks = window_chunks;
         let now_ps = self.interface.now_ps();
         let config = self.config_of(&running.plan);
-        let Order { chains, turn, .. } = order(&running.plan, config, self.place.rank());
+        let Order { chains, turn, .. } = order(&running.plan, config, self.core.place.rank());
         let number = running.operation;
         let descriptor = descriptor(&running.plan, config, &self.alpha, number, (chains, algorithm));
         if algorithm == Algorithm::Eager {
@@ -339,7 +331,7 @@ impl Engine {
                 }
             }
         } else {
-            let begun = self.incoming.restart(&running.plan, &running.pieces, self.config.chunk_bytes);
+            let begun = self.incoming.restart(&running.plan, &running.pieces, self.core.config.chunk_bytes);
             if let Err(error) = begun {
                 let Running { send, receive, report, .. } = running;
                 return Err(Box::new(Failed { error, send, receive: Some(receive), report }));
@@ -361,10 +353,10 @@ impl Engine {
     /// The configuration with the chains that an operation takes: all roots multicast at once where all of it has room
     /// in every receive buffer, and nobody has asked for another number.
     fn config_of(&self, plan: &Plan) -> &Config {
-        let is_chosen = self.config.chains == 0 && self.config.chain_mapping == ChainMapping::Contiguous;
+        let is_chosen = self.core.config.chains == 0 && self.core.config.chain_mapping == ChainMapping::Contiguous;
         // Among the ranks of one computer each has a ring of its own.
         let fits = plan.receive_bytes() <= self.receive_bytes / 2 || self.is_at_home();
-        if is_chosen && fits { &self.at_once } else { &self.config }
+        if is_chosen && fits { &self.at_once } else { &self.core.config }
     }
 
     /// Whether nothing goes over the network.
@@ -375,7 +367,7 @@ impl Engine {
     /// Chunks of each root that may be under way: what all who multicast at the same time send has room in every
     /// receive buffer.
     fn window_chunks(&self, plan: &Plan) -> u32 {
-        let datagram_bytes = HEADER_BYTES as u64 + u64::from(self.config.chunk_bytes);
+        let datagram_bytes = HEADER_BYTES as u64 + u64::from(self.core.config.chunk_bytes);
         // A quarter of a ring is left for the ends of blocks, and for what is on its way.
         let in_ring = RING_BYTES as u64 / 4 * 3 / datagram_bytes;
         let Order { chains, .. } = order(plan, self.config_of(plan), 0);
@@ -389,8 +381,9 @@ impl Engine {
         u32::try_from(chunks).unwrap_or(u32::MAX).clamp(1, send::MOST_WINDOW_CHUNKS)
     }
 
-    fn advance(&mut self) -> Result<bool> {
-        if let Some(error) = self.fault.take().or_else(|| self.workers.take_fault()) {
+    fn move_on(&mut self) -> Result<bool> {
+        self.core.check_fault()?;
+        if let Some(error) = self.workers.take_fault() {
             return Err(error);
         }
         let mut moved = false;
@@ -418,13 +411,10 @@ impl Engine {
         polled?;
         moved |= self.receive_shared()?;
         moved |= self.listen(|mesh, inbox| mesh.look(inbox));
-        if self.is_free()
-            && self.broken.is_none()
-            && let Some(posted) = self.waiting.pop_front()
-        {
+        if let Some(posted) = self.core.next(self.is_free()) {
             let request = posted.request;
             if let Err(failed) = self.begin(posted) {
-                self.requests.finish(request, Err(failed));
+                self.core.requests.finish(request, Err(failed));
                 self.fail_here(Cause::Device(FailureCode::NotStarted));
             }
             moved = true;
@@ -458,25 +448,6 @@ impl Engine {
         Ok(moved)
     }
 
-    /// Begins an operation, or lets it wait for its turn.
-    fn take_on_task(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
-        if !self.is_free() || !self.waiting.is_empty() {
-            self.waiting.push_back(posted);
-            return Ok(());
-        }
-        self.begin(posted).inspect_err(|_| self.fail_here(Cause::Device(FailureCode::NotStarted)))?;
-        // The first messages go at once; what fails here is found by whoever asks next.
-        if let Err(error) = self.advance() {
-            self.fault = Some(error);
-        }
-        Ok(())
-    }
-
-    /// Whether no operation is under way.
-    const fn is_free(&self) -> bool {
-        self.current.is_none() && self.exchanging.is_none()
-    }
-
     /// Gives the system what waits to be sent over connections.
     fn flush(&mut self) -> bool {
         let Self { mesh, current, exchanging, .. } = self;
@@ -489,7 +460,7 @@ impl Engine {
 
     /// Lends what hears the peers to a function that lets it hear.
     fn listen(&mut self, hear: impl FnOnce(&mut Mesh, &mut Inbox<'_>) -> bool) -> bool {
-        let Self { mesh, conversation, current, exchanging, broken, place, .. } = self;
+        let Self { mesh, conversation, current, exchanging, core: Core { broken, place, .. }, .. } = self;
         let mut inbox =
             Inbox::new(conversation, current.as_mut(), exchanging.as_mut(), broken.is_some(), place.ranks());
         let any = hear(mesh, &mut inbox);
@@ -525,7 +496,7 @@ impl Engine {
         let under_way = self.current.as_ref().map(|running| running.operation);
         let under_way = under_way.or(self.exchanging.as_ref().map(|exchanging| exchanging.operation));
         let next = self.conversation.participant().latest();
-        let at = Some((self.broken.is_some(), under_way.unwrap_or(0), next));
+        let at = Some((self.core.broken.is_some(), under_way.unwrap_or(0), next));
         if self.held_at == at {
             return false;
         }
@@ -584,12 +555,10 @@ impl Engine {
 
     /// The operation under way fails, and the communicator with it.
     fn fail(&mut self, failure: Failure) {
-        self.broken = Some(failure);
-        let calls = self.conversation.disagreement().map(|calls| calls.to_string());
-        self.requests.break_by(failure, calls);
+        self.core.fail(failure, self.conversation.disagreement());
         if let Some(mesh::Fault { address, reason }) = self.fault_of(failure) {
             let rank = failure.failed_rank;
-            self.requests.explain(format!("the connection with rank {rank}, {address}, {reason}"));
+            self.core.requests.explain(format!("the connection with rank {rank}, {address}, {reason}"));
         }
         self.fanout.iter().for_each(|fanout| fanout.leave());
         if let Some(running) = self.current.as_mut() {
@@ -597,7 +566,7 @@ impl Engine {
             running.report.failure = Some(failure);
         }
         self.fail_direct(failure);
-        self.requests.refuse(self.waiting.drain(..), failure);
+        self.core.refuse_waiting(failure);
     }
 
     fn poll_time(&mut self, now_ps: u64) -> bool {
@@ -617,7 +586,7 @@ impl Engine {
     /// Reads are answered by the neighbour's process, not by a card of this rank: who has waited for them in vain, or
     /// is held to be silent meanwhile, names that one instead of itself.
     fn blame_for_reads(&mut self, now_ps: u64) {
-        let Self { current, conversation, place, blamed_in, .. } = self;
+        let Self { current, conversation, core: Core { place, .. }, blamed_in, .. } = self;
         let Some(running) = current.as_ref().filter(|running| running.state.is_active()) else { return };
         let (participant, own) = (conversation.participant(), place.rank());
         if !participant.is_failing() || *blamed_in == running.operation {
@@ -642,7 +611,7 @@ impl Engine {
             return false;
         }
         let longest_ps =
-            if self.mesh.is_dialling() { ps(self.config.barrier_timeout).max(LINGER_PS) } else { LINGER_PS };
+            if self.mesh.is_dialling() { ps(self.core.config.barrier_timeout).max(LINGER_PS) } else { LINGER_PS };
         now_ps < *self.lingers_ps.get_or_insert(now_ps.saturating_add(longest_ps))
     }
 
@@ -657,7 +626,7 @@ impl Engine {
         if let State::Failed(failure) = running.state {
             let error = self.error_of(running.plan.kind.name(), failure);
             let Running { request, send, receive, report, .. } = running;
-            self.requests.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
+            self.core.requests.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
             return Ok(true);
         }
         let phases = &mut running.report.phases.0;
@@ -672,8 +641,8 @@ impl Engine {
             if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
                 let steps_ps = activations_ps(&running.plan, self.config_of(&running.plan));
                 let took_ps = received_ps.saturating_sub(ready_ps).saturating_sub(steps_ps);
-                let bytes = running.plan.link_bytes(&self.config);
-                self.alpha.observe(bytes, self.config.link_gbit_per_s, took_ps);
+                let bytes = running.plan.link_bytes(&self.core.config);
+                self.alpha.observe(bytes, self.core.config.link_gbit_per_s, took_ps);
             }
             if let Some(watch) = running.watch {
                 self.stall.observe(watch.longest_ps());
@@ -683,7 +652,7 @@ impl Engine {
             self.end_reception(&running);
         }
         let Running { request, send, receive, report, .. } = running;
-        self.requests.finish(request, Ok(Done { send, receive, report }));
+        self.core.requests.finish(request, Ok(Done { send, receive, report }));
         Ok(true)
     }
 
@@ -696,12 +665,12 @@ impl Engine {
             Cause::Aggregator(number) => self.external.take_reason(number.into()),
             _ => None,
         };
-        self.requests.failed(operation, failure, found)
+        self.core.requests.failed(operation, failure, found)
     }
 
     /// What is wrong with the connection that a failure is of, if this rank has found something.
     fn fault_of(&self, failure: Failure) -> Option<mesh::Fault> {
-        let is_own = matches!(failure.cause, Cause::Connection(_)) && failure.detecting_rank == self.place.rank();
+        let is_own = matches!(failure.cause, Cause::Connection(_)) && failure.detecting_rank == self.core.place.rank();
         is_own.then(|| self.mesh.fault(failure.failed_rank)).flatten()
     }
 
@@ -728,7 +697,7 @@ impl Engine {
 
     /// When the operation under way is to be moved on although nothing comes.
     fn operation_deadline_ps(&self) -> Option<u64> {
-        if self.fault.is_some() || (self.is_free() && !self.waiting.is_empty()) {
+        if self.core.is_due(self.is_free()) {
             return Some(0);
         }
         if let Some(exchanging) = &self.exchanging {
@@ -763,20 +732,16 @@ impl Engine {
 }
 
 impl Datapath for Engine {
-    fn place(&self) -> RankInfo {
-        self.place
+    fn core(&self) -> &Core {
+        &self.core
     }
 
-    fn id(&self) -> u64 {
-        self.id
+    fn core_mut(&mut self) -> &mut Core {
+        &mut self.core
     }
 
     fn card(&self) -> Card {
         Card::of(Kind::Udp(self.interface.clone()))
-    }
-
-    fn config(&self) -> &Config {
-        &self.config
     }
 
     fn now_ps(&self) -> u64 {
@@ -788,20 +753,21 @@ impl Datapath for Engine {
         Admission { registered: false, collectives: Ok(()), streams: vec![Self::stream()], psn_bits, most_chunks }
     }
 
-    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
-        self.take_on_task(posted)
+    fn is_free(&self) -> bool {
+        self.current.is_none() && self.exchanging.is_none()
     }
 
-    fn requests(&self) -> &Requests {
-        &self.requests
-    }
-
-    fn progress(&mut self) -> Result<bool> {
-        let moved = self.advance();
-        if moved.is_err() {
-            self.requests.give_up();
+    fn start(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+        self.begin(posted).inspect_err(|_| self.fail_here(Cause::Device(FailureCode::NotStarted)))?;
+        // The first messages go at once; what fails here is found by whoever asks next.
+        if let Err(error) = self.advance() {
+            self.core.set_fault(error);
         }
-        moved
+        Ok(())
+    }
+
+    fn advance(&mut self) -> Result<bool> {
+        self.move_on()
     }
 
     fn deadline_ps(&self) -> Option<u64> {
@@ -810,19 +776,11 @@ impl Datapath for Engine {
         [self.operation_deadline_ps(), dials_ps].into_iter().flatten().min()
     }
 
-    fn is_idle(&self) -> bool {
-        self.is_free() && self.waiting.is_empty()
-    }
-
     fn fail_here(&mut self, cause: Cause) {
-        let own = self.place.rank();
+        let own = self.core.place.rank();
         let now_ps = self.interface.now_ps();
         self.conversation.notify(now_ps, Notice::Failed(Failure { failed_rank: own, detecting_rank: own, cause }));
         crate::carrier::datapath::Waiter::wake(&self.waiter);
-    }
-
-    fn fault(&mut self, error: Error) {
-        self.fault = Some(error);
     }
 
     fn disagreement(&self) -> Option<Disagreement> {

@@ -11,11 +11,9 @@ mod receive;
 mod send;
 mod state;
 
-use std::collections::VecDeque;
-
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Algorithm, Alpha, Cause, CollectiveIds, Failure, FailureCode, PieceSet, RankInfo, StallWindow};
+use flexcast_proto::{Algorithm, Alpha, Cause, CollectiveIds, FailureCode, PieceSet, RankInfo, StallWindow};
 
 use self::acknowledge::{Past, Repeats};
 use self::flow::Flow;
@@ -28,12 +26,14 @@ use crate::carrier::cpu::incoming::Incoming;
 use crate::carrier::cpu::operation::State;
 use crate::carrier::cpu::watch;
 use crate::carrier::cpu::window::{Waits, Window};
+use crate::carrier::datapath::Datapath as _;
 use crate::carrier::pairs::{PairEngine as _, Pairs, SetupOperation};
+use crate::engine::Core;
 use crate::engine::conversation::{Conversation, Next};
 use crate::engine::descriptor::descriptor;
 use crate::engine::eager::Gathered;
 use crate::engine::notice::{Notice, Step};
-use crate::engine::{Posted, Requests, Task};
+use crate::engine::{Posted, Task};
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
 use crate::op::config::{Config, Derived, ps};
@@ -77,14 +77,10 @@ pub(crate) struct Engine {
     gathered: Gathered,
     // Buffers come after the queues by which the card reaches them.
     current: Option<Running>,
-    waiting: VecDeque<Posted<Task>>,
-    requests: Requests,
+    core: Core,
     /// Buffers that the card may still reach.
     lost: Vec<Buffer>,
     card: VerbsCard,
-    place: RankInfo,
-    id: u64,
-    config: Config,
     derived: Derived,
     conditions: Conditions,
     conversation: Conversation,
@@ -106,10 +102,8 @@ pub(crate) struct Engine {
     losses: Losses,
     statistics: Statistics,
     sent: SendReport,
-    broken: Option<Failure>,
     /// When the operation under way failed.
     failed_ps: u64,
-    fault: Option<Error>,
 }
 
 impl Engine {
@@ -146,13 +140,9 @@ impl Engine {
             pairs,
             gathered: Gathered::default(),
             current: None,
-            waiting: VecDeque::new(),
-            requests: Requests::of(&config.aggregators),
+            core: Core::new(place, id, config),
             lost: Vec::new(),
             card,
-            place,
-            id,
-            config,
             derived,
             conditions,
             conversation,
@@ -166,9 +156,7 @@ impl Engine {
             collective_id: None,
             statistics: Statistics::default(),
             sent: SendReport::default(),
-            broken: None,
             failed_ps: 0,
-            fault: None,
         }
     }
 
@@ -214,7 +202,7 @@ impl Engine {
                 let error = Error::Budget { what: "collective ids", needed: 1, limit: 0, next };
                 return refused(setup, posted.refuse(error));
             }
-            self.waiting.push_front(posted.map(Task::Blocks));
+            self.core.waiting.push_front(posted.map(Task::Blocks));
             return Ok(false);
         }
         if let Err(error) = posted.place_own_block() {
@@ -241,8 +229,8 @@ impl Engine {
     /// Gives an operation to the protocol, whose receives are posted.
     fn arm(&mut self, running: &mut Running, now_ps: u64) -> Result<()> {
         let (plan, algorithm) = (&running.plan, running.algorithm);
-        let Order { chains, turn, .. } = order(plan, &self.config, self.place.rank());
-        let mut descriptor = descriptor(plan, &self.config, &self.alpha, running.operation, (chains, algorithm));
+        let Order { chains, turn, .. } = order(plan, &self.core.config, self.core.place.rank());
+        let mut descriptor = descriptor(plan, &self.core.config, &self.alpha, running.operation, (chains, algorithm));
         if let Some(setup) = &running.setup {
             descriptor.summary = setup.summary;
         }
@@ -254,9 +242,9 @@ impl Engine {
             self.conversation.start_eager(descriptor, gathered, now_ps);
             return Ok(());
         }
-        self.flow = Flow::new(plan, &self.config, self.slots)?;
+        self.flow = Flow::new(plan, &self.core.config, self.slots)?;
         running.window_chunks = self.flow.window_chunks();
-        self.incoming.restart(plan, &running.pieces, self.config.chunk_bytes)?;
+        self.incoming.restart(plan, &running.pieces, self.core.config.chunk_bytes)?;
         self.window.restart(running.window_chunks);
         self.repeats = Repeats::default();
         let region = running.receive.region()?;
@@ -267,22 +255,17 @@ impl Engine {
         Ok(())
     }
 
-    fn advance(&mut self) -> Result<bool> {
-        if let Some(error) = self.fault.take() {
-            return Err(error);
-        }
+    fn move_on(&mut self) -> Result<bool> {
+        self.core.check_fault()?;
         let now_ps = self.card.now_ps();
         let mut moved = self.poll_control(now_ps)?;
         moved |= self.receive_data(now_ps)?;
-        if self.is_free()
-            && self.broken.is_none()
-            && let Some(posted) = self.waiting.pop_front()
-        {
+        if let Some(posted) = self.core.next(self.is_free()) {
             let request = posted.request;
             match self.begin(posted, now_ps) {
                 Ok(begun) => moved |= begun,
                 Err(failed) => {
-                    self.requests.finish(request, Err(failed));
+                    self.core.requests.finish(request, Err(failed));
                     self.end_all(Cause::Device(FailureCode::NotStarted));
                     moved = true;
                 }
@@ -317,7 +300,7 @@ impl Engine {
         if self.over_ps().is_some_and(|over_ps| now_ps >= over_ps)
             && let Some(running) = &self.current
         {
-            self.incoming.end_others(&running.pieces, self.place.right());
+            self.incoming.end_others(&running.pieces, self.core.place.right());
         }
         let Self { current, incoming, conversation, .. } = self;
         current.as_mut().is_some_and(|running| watch::look(running, incoming, conversation, receive::QUIET_PS, now_ps))

@@ -1,24 +1,15 @@
 //! The engine as what carries collectives between pairs of ranks: the hosts do, and no worker of the card has a part in
 //! them.
 
-use flexcast_proto::{Cause, OperationDescriptor};
+use flexcast_proto::OperationDescriptor;
 
 use super::Engine;
 use crate::carrier::pairs::{PairEngine, Pairs, SetupOperation};
+use crate::engine::Posted;
 use crate::engine::notice::Notice;
-use crate::engine::{Posted, Requests, Task};
-use crate::error::{Error, Result};
-use crate::op::collective::Collective;
-use crate::op::config::Config;
+use crate::error::Result;
 use crate::op::outcome::Failed;
 use crate::plan::tuner::Conditions;
-
-impl Engine {
-    /// Whether no operation is under way.
-    pub(super) const fn is_free(&self) -> bool {
-        self.current.is_none() && !self.parts.pairs.is_busy()
-    }
-}
 
 impl PairEngine for Engine {
     fn pairs(&self) -> &Pairs {
@@ -29,16 +20,8 @@ impl PairEngine for Engine {
         &mut self.parts.pairs
     }
 
-    fn config(&self) -> &Config {
-        &self.config
-    }
-
     fn conditions(&self) -> &Conditions {
         &self.conditions
-    }
-
-    fn requests(&self) -> &Requests {
-        &self.requests
     }
 
     fn operation(&self) -> u32 {
@@ -67,20 +50,8 @@ impl PairEngine for Engine {
         true
     }
 
-    fn put_off(&mut self, posted: Posted<Collective>) {
-        self.waiting.push_front(posted.map(Task::Collective));
-    }
-
-    fn set_fault(&mut self, error: Error) {
-        self.fault = Some(error);
-    }
-
-    fn end_here(&mut self, cause: Cause) {
-        self.end_all(cause);
-    }
-
     fn has_more_to_say(&self) -> bool {
-        self.broken.is_none() && self.parts.driver.is_waiting()
+        self.core.broken.is_none() && self.parts.driver.is_waiting()
     }
 
     fn is_heard(&self) -> bool {

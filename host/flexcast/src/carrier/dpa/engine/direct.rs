@@ -49,8 +49,9 @@ impl Engine {
         let Some(running) = self.current.as_mut() else { return Ok(()) };
         let driver = &mut self.parts.driver;
         running.operation = driver.operation();
-        let Order { chains, .. } = order(&running.plan, &self.config, self.place.rank());
-        let descriptor = descriptor(&running.plan, &self.config, &self.alpha, running.operation, (chains, algorithm));
+        let Order { chains, .. } = order(&running.plan, &self.core.config, self.core.place.rank());
+        let descriptor =
+            descriptor(&running.plan, &self.core.config, &self.alpha, running.operation, (chains, algorithm));
         driver.start_direct(descriptor, now_ps);
         running.state.start_without_workers();
         running.report.phases.0.armed_ps = Some(now_ps);
@@ -90,7 +91,7 @@ impl Engine {
             running.report.phases.0.received_ps = Some(now_ps);
             Notice::TransferredAll
         } else {
-            let own = self.place.rank();
+            let own = self.core.place.rank();
             Notice::Transferred { awaited: group.awaited().map_or(own, |(rank, _)| rank) }
         };
         self.parts.driver.notify(now_ps, notice);
@@ -118,11 +119,11 @@ impl Engine {
     /// The connections have failed.
     fn fail_direct(&mut self, now_ps: u64, error: &p2p::Error) {
         tracing::error!(%error, "an operation over connections of its own failed");
-        let own = self.place.rank();
+        let own = self.core.place.rank();
         if let Some(running) = self.current.as_ref() {
-            let Order { chains, .. } = order(&running.plan, &self.config, own);
+            let Order { chains, .. } = order(&running.plan, &self.core.config, own);
             let of = (chains, running.algorithm);
-            let own = descriptor(&running.plan, &self.config, &self.alpha, running.operation, of).summary;
+            let own = descriptor(&running.plan, &self.core.config, &self.alpha, running.operation, of).summary;
             if let Some(notice) = called(error, own) {
                 self.parts.driver.notify(now_ps, notice);
             }

@@ -33,7 +33,7 @@ impl Engine {
         // failed it may never come.
         if let Some(running) =
             self.current.as_ref().filter(|running| over(running) && running.algorithm == Algorithm::Multicast)
-            && self.broken.is_none()
+            && self.core.broken.is_none()
             && !self.parts.receive.are_targets_known(running.operation)?
         {
             return Ok(());
@@ -58,10 +58,10 @@ impl Engine {
             }
         }
         if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
-            let steps_ps = activations_ps(&running.plan, &self.config);
+            let steps_ps = activations_ps(&running.plan, &self.core.config);
             let took_ps = received_ps.saturating_sub(ready_ps).saturating_sub(steps_ps);
-            let bytes = running.plan.link_bytes(&self.config);
-            self.alpha.observe(bytes, self.config.link_gbit_per_s, took_ps);
+            let bytes = running.plan.link_bytes(&self.core.config);
+            self.alpha.observe(bytes, self.core.config.link_gbit_per_s, took_ps);
         }
         if let Some(watch) = running.watch {
             self.stall.observe(watch.longest_ps());
@@ -81,7 +81,7 @@ impl Engine {
         let Running { request, send, receive, report, setup, .. } = running;
         match setup {
             Some(setup) => self.finish_setup(*setup, (request, send, receive, report), now_ps),
-            None => self.requests.finish(request, Ok(Done { send, receive, report })),
+            None => self.core.requests.finish(request, Ok(Done { send, receive, report })),
         }
     }
 
@@ -122,7 +122,7 @@ impl Engine {
         let name = running.name();
         let Running { request, send, copied, receive, report, state, setup, .. } = running;
         let State::Failing { fault: Fault { failure, crash, .. }, .. } = state else { return Ok(false) };
-        let error = crash.map_or_else(|| self.requests.failed(name, failure, None), Error::Flexio);
+        let error = crash.map_or_else(|| self.core.requests.failed(name, failure, None), Error::Flexio);
         let failed = if over {
             // Peers may hold its key: the next owner of these bytes gets another one.
             let renew = |buffer: Buffer| buffer.renewed(self.card.pd());
@@ -132,7 +132,7 @@ impl Engine {
             self.lost.push(receive);
             Failed { error, send: None, receive: None, report }
         };
-        self.requests.finish(request, Err(SetupOperation::failed(setup, failed)));
+        self.core.requests.finish(request, Err(SetupOperation::failed(setup, failed)));
         Ok(true)
     }
 
@@ -140,6 +140,6 @@ impl Engine {
     pub(super) fn end_unstarted(&mut self, error: Error) {
         let Some(request) = self.current.as_ref().map(|running| running.request) else { return };
         let failed = self.withdraw(error);
-        self.requests.finish(request, Err(failed));
+        self.core.requests.finish(request, Err(failed));
     }
 }

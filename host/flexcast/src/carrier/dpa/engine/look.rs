@@ -50,7 +50,7 @@ impl Engine {
     /// Whether the right neighbour's multicast is over, and with it this rank's. Where a root sends to each rank by
     /// itself it tells nothing.
     pub(super) fn is_over_for_neighbour(&self) -> bool {
-        self.config.transport != Transport::UcUnicast && self.parts.driver.is_over_for_neighbour()
+        self.core.config.transport != Transport::UcUnicast && self.parts.driver.is_over_for_neighbour()
     }
 
     /// Looks at the bitmaps where there is reason to. Returns whether that has shown anything.

@@ -64,7 +64,7 @@ impl Engine {
     }
 
     fn device_failure(&self, code: FailureCode) -> Failure {
-        let own = self.place.rank();
+        let own = self.core.place.rank();
         Failure { failed_rank: own, detecting_rank: own, cause: Cause::Device(code) }
     }
 
@@ -98,7 +98,7 @@ impl Engine {
         if let Some((failed_rank, status)) = self.parts.receive.take_broken()? {
             let failure = Failure {
                 failed_rank,
-                detecting_rank: self.place.rank(),
+                detecting_rank: self.core.place.rank(),
                 cause: Cause::Connection(FailureCode::of_completion(status)),
             };
             self.parts.driver.notify(now_ps, Notice::Failed(failure));
@@ -198,7 +198,7 @@ impl Engine {
 
     /// Polls the send threads, and gives them the operation when it is this rank's turn.
     pub(super) fn poll_send(&mut self, now_ps: u64) -> Result<bool> {
-        let own = self.place.rank();
+        let own = self.core.place.rank();
         let Some(running) = self.current.as_mut() else { return Ok(false) };
         let source = running.source(own)?;
         let parts = &mut self.parts;
@@ -223,7 +223,7 @@ impl Engine {
             && parts.receive.are_targets_known(running.operation)?
         {
             let (ids, targets) = ((running.operation, running.collective_id), parts.receive.targets());
-            parts.send.start(&running.plan, source, ids, &self.config, targets, false)?;
+            parts.send.start(&running.plan, source, ids, &self.core.config, targets, false)?;
             sides.sending = Sending::Posted;
             phases.sending_ps = Some(now_ps);
             moved = true;
@@ -252,7 +252,7 @@ impl Engine {
             sides.sending = Sending::Finished;
             let phases = &mut running.report.phases.0;
             phases.sent_ps = Some(now_ps);
-            if let Some(sending_ps) = phases.sending_ps.filter(|_| self.config.transport == Transport::UcUnicast) {
+            if let Some(sending_ps) = phases.sending_ps.filter(|_| self.core.config.transport == Transport::UcUnicast) {
                 running.turn_ps = now_ps.saturating_sub(sending_ps);
             }
             self.parts.driver.notify(now_ps, Notice::Sent);

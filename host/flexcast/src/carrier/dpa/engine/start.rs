@@ -20,15 +20,11 @@ use crate::plan::Plan;
 use crate::plan::chains::{Order, order};
 
 impl Engine {
-    /// Takes a posted operation on: starts it if none is ahead of it, otherwise it waits for its turn.
+    /// Starts a posted operation, ahead of which there is none.
     ///
     /// # Errors
     /// The operation cannot be started: with its buffers.
     pub(super) fn begin(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
-        if !self.is_free() || !self.waiting.is_empty() {
-            self.waiting.push_back(posted);
-            return Ok(());
-        }
         let now_ps = posted.posted_ps;
         // The card may have carried out the last command since it was last polled, and be free for this one.
         if now_ps > self.polled_ps {
@@ -120,7 +116,7 @@ impl Engine {
             Algorithm::Eager => return self.start_eager(now_ps).map(|()| true),
             direct => return self.start_direct(direct, now_ps).map(|()| true),
         }
-        let own = self.place.rank();
+        let own = self.core.place.rank();
         let parts = &mut self.parts;
         if !parts.receive.is_ready()? || !parts.send.is_free()? {
             return Ok(false);
@@ -131,25 +127,30 @@ impl Engine {
         let ids = (running.operation, collective_id);
         parts.driver.expect_losses(self.losses.are_expected());
         // Where a root sends to each rank by itself, streams are many and short.
-        let in_groups = self.config.transport != Transport::UcUnicast;
+        let in_groups = self.core.config.transport != Transport::UcUnicast;
         let expects = in_groups && self.losses.are_expected() && !self.stall.reorders();
         let reporting = expects && parts.driver.repairs_beside();
-        let with = (self.config.chunk_bytes, reporting);
+        let with = (self.core.config.chunk_bytes, reporting);
         parts.receive.arm(&running.plan, own, &mut running.receive, ids, with)?;
-        let Order { chains, turn, .. } = order(&running.plan, &self.config, own);
-        let mut descriptor =
-            descriptor(&running.plan, &self.config, &self.alpha, running.operation, (chains, Algorithm::Multicast));
+        let Order { chains, turn, .. } = order(&running.plan, &self.core.config, own);
+        let mut descriptor = descriptor(
+            &running.plan,
+            &self.core.config,
+            &self.alpha,
+            running.operation,
+            (chains, Algorithm::Multicast),
+        );
         if let Some(setup) = &running.setup {
             descriptor.summary = setup.summary;
         }
         running.cutoff_ps = descriptor.cutoff_ps;
         self.losses.begin();
-        running.silence_ps = silence_ps(&self.config, chains);
-        running.turn_ps = if self.config.transport == Transport::UcUnicast { descriptor.cutoff_ps } else { 0 };
+        running.silence_ps = silence_ps(&self.core.config, chains);
+        running.turn_ps = if self.core.config.transport == Transport::UcUnicast { descriptor.cutoff_ps } else { 0 };
         let region = running.receive.region()?;
         let posting = Posting {
             plan: &running.plan,
-            config: &self.config,
+            config: &self.core.config,
             descriptor,
             turn,
             source: running.source(own)?,
@@ -171,8 +172,9 @@ impl Engine {
         let plan = &running.plan;
         let mut gathered = std::mem::take(&mut self.gathered);
         gathered.begin(plan, &running.receive)?;
-        let Order { chains, .. } = order(plan, &self.config, self.place.rank());
-        let mut descriptor = descriptor(plan, &self.config, &self.alpha, running.operation, (chains, Algorithm::Eager));
+        let Order { chains, .. } = order(plan, &self.core.config, self.core.place.rank());
+        let mut descriptor =
+            descriptor(plan, &self.core.config, &self.alpha, running.operation, (chains, Algorithm::Eager));
         if let Some(setup) = &running.setup {
             descriptor.summary = setup.summary;
         }
@@ -213,10 +215,10 @@ impl Engine {
             let copied = if by_workers { self.copy_of_source(plan, receive)? } else { None };
             return Ok((OwnBlock::Placed, copied));
         };
-        let (at, bytes) = (plan.block(self.place.rank()).offset, send.len() as u64);
+        let (at, bytes) = (plan.block(self.core.place.rank()).offset, send.len() as u64);
         let Parts { driver, copier, .. } = &mut self.parts;
         // Where chunks are staged, their copies fill the path round the card.
-        let is_free = self.config.transport.is_zero_copy();
+        let is_free = self.core.config.transport.is_zero_copy();
         let late = is_free && driver.takes_late_copies() && by_workers;
         if late && Copier::takes(bytes) && !copier.is_busy() {
             copier.copy((send.region()?, bytes), (receive.region()?, at), plan.foreign_bytes())?;
@@ -233,7 +235,7 @@ impl Engine {
         if own == 0 || foreign == 0 || !self.parts.send.writes_come_back() {
             return Ok(None);
         }
-        let block = plan.block(self.place.rank());
+        let block = plan.block(self.core.place.rank());
         let mut copied = Buffer::registered_with(self.card.pd(), block.bytes as usize)?;
         copied.copy_from(0, receive, block.offset as usize, block.bytes as usize)?;
         Ok(Some(copied))

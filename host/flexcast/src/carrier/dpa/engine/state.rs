@@ -1,9 +1,7 @@
 //! State of a communicator: its operations, and what carries them out.
 
-use std::collections::VecDeque;
-
 use flexcast_abi::{SendReport, Statistics};
-use flexcast_proto::{Alpha, Cause, CollectiveIds, Disagreement, Failure, RankInfo, StallWindow};
+use flexcast_proto::{Alpha, Cause, CollectiveIds, Disagreement, StallWindow};
 
 use super::Running;
 use crate::carrier::card::{Card, Kind};
@@ -14,11 +12,12 @@ use crate::carrier::dpa::driver::Driver;
 use crate::carrier::dpa::receive::Receive;
 use crate::carrier::dpa::send::Send;
 use crate::carrier::pairs::Pairs;
+use crate::engine::Core;
 use crate::engine::eager::Gathered;
-use crate::engine::{Admission, Posted, Requests, Task};
-use crate::error::{Error, Result};
+use crate::engine::{Admission, Posted, Task};
+use crate::error::Result;
 use crate::op::buffer::Buffer;
-use crate::op::config::{Config, Control, Derived};
+use crate::op::config::{Control, Derived};
 use crate::op::outcome::Failed;
 use crate::op::report::MessageCounts;
 use crate::op::stream;
@@ -42,29 +41,22 @@ pub(crate) struct Engine {
     pub(crate) gathered: Gathered,
     // Buffers come after everything of the card that can reach them.
     pub(crate) current: Option<Running>,
-    pub(crate) waiting: VecDeque<Posted<Task>>,
-    pub(crate) requests: Requests,
+    pub(crate) core: Core,
     /// Buffers that the card may still reach.
     pub(crate) lost: Vec<Buffer>,
     pub(crate) card: DpaCard,
-    pub(crate) config: Config,
     pub(crate) derived: Derived,
     /// What the choice of an algorithm follows from, beside the operation.
     pub(crate) conditions: Conditions,
     /// Whether operations keep off their connections.
     pub(crate) backoff: Backoff,
     pub(crate) slowness: Slowness,
-    pub(crate) place: RankInfo,
-    pub(crate) id: u64,
     pub(crate) ids: CollectiveIds,
     pub(crate) alpha: Alpha,
     pub(crate) stall: StallWindow,
     pub(crate) losses: Losses,
     /// Chunks discarded as late or foreign by the end of the last operation, if that was cut off.
     pub(crate) late_chunks: Option<u64>,
-    pub(crate) broken: Option<Failure>,
-    /// Why the progress thread has ended; the next call of `progress` returns it.
-    pub(crate) fault: Option<Error>,
     /// When the driver was last polled.
     pub(crate) polled_ps: u64,
     /// The driver was notified of something, or has polled something, between two calls of `progress`.
@@ -72,20 +64,16 @@ pub(crate) struct Engine {
 }
 
 impl Datapath for Engine {
-    fn place(&self) -> RankInfo {
-        self.place
+    fn core(&self) -> &Core {
+        &self.core
     }
 
-    fn id(&self) -> u64 {
-        self.id
+    fn core_mut(&mut self) -> &mut Core {
+        &mut self.core
     }
 
     fn card(&self) -> Card {
         Card::of(Kind::Dpa(self.card.clone()))
-    }
-
-    fn config(&self) -> &Config {
-        &self.config
     }
 
     fn now_ps(&self) -> u64 {
@@ -95,31 +83,28 @@ impl Datapath for Engine {
     fn admission(&self) -> Admission {
         let psn_bits = self.derived.layout.psn_bits();
         let most_chunks = (u64::from(self.derived.bitmap_words) * 64).min(1 << psn_bits);
-        let streams = stream::received(self.config.transport, self.config.subgroups, self.place).collect();
+        let streams =
+            stream::received(self.core.config.transport, self.core.config.subgroups, self.core.place).collect();
         let refusal =
             "is carried by the hosts, but the protocol runs on the card (control = device): set control to host";
-        let collectives = if self.config.control == Control::Device { Err(refusal) } else { Ok(()) };
+        let collectives = if self.core.config.control == Control::Device { Err(refusal) } else { Ok(()) };
         Admission { registered: true, collectives, streams, psn_bits, most_chunks }
     }
 
-    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+    fn is_free(&self) -> bool {
+        self.current.is_none() && !self.parts.pairs.is_busy()
+    }
+
+    fn start(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
         self.begin(posted)
     }
 
-    fn requests(&self) -> &Requests {
-        &self.requests
-    }
-
-    fn progress(&mut self) -> Result<bool> {
+    fn advance(&mut self) -> Result<bool> {
         self.move_on()
     }
 
     fn deadline_ps(&self) -> Option<u64> {
         self.next_ps()
-    }
-
-    fn is_idle(&self) -> bool {
-        self.is_free() && self.waiting.is_empty()
     }
 
     fn may_be_left(&self) -> bool {
@@ -128,10 +113,6 @@ impl Datapath for Engine {
 
     fn fail_here(&mut self, cause: Cause) {
         self.end_all(cause);
-    }
-
-    fn fault(&mut self, error: Error) {
-        self.fault = Some(error);
     }
 
     fn disagreement(&self) -> Option<Disagreement> {

@@ -83,7 +83,7 @@ impl Engine {
         }
         let Reception { delivery, lost, withheld, .. } = &mut self.reception;
         let (lost, withheld) = (std::mem::take(lost), std::mem::take(withheld));
-        let own = self.place.rank();
+        let own = self.core.place.rank();
         if !delivery.begin(operation) {
             return Ok(Note::default());
         }
@@ -107,7 +107,7 @@ impl Engine {
         let notes = self.conversation.notes();
         let Some(loss) = self.reception.delivery.passed(running.operation, &notes) else { return };
         let LostMulticast { root, rank } = loss;
-        if !std::mem::replace(&mut self.reception.is_reported, true) && rank == self.place.rank() {
+        if !std::mem::replace(&mut self.reception.is_reported, true) && rank == self.core.place.rank() {
             let querier = if self.interface.address().is_ipv4() { "an IGMP querier" } else { "an MLD querier" };
             tracing::warn!(
                 "multicast from rank {root} no longer arrives at rank {rank}: is there {querier}? Operations go \

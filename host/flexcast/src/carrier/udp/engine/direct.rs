@@ -211,7 +211,7 @@ impl Engine {
             _ => None,
         };
         let operation = self.conversation.participant().operation();
-        let bound_ps = ps(self.config.barrier_timeout);
+        let bound_ps = ps(self.core.config.barrier_timeout);
         let descriptor = OperationDescriptor {
             operation,
             roots: RankSet::EMPTY,
@@ -247,7 +247,7 @@ impl Engine {
             && let Collective::SparseAllreduce { bytes, reduction, options } = collective
             && algorithm == Algorithm::Sparse
         {
-            let (summary, reproducible) = (collective.summary(algorithm), self.config.reproducible);
+            let (summary, reproducible) = (collective.summary(algorithm), self.core.config.reproducible);
             let what = (*bytes, *reduction, *options);
             let aggregators = match self.external.count() {
                 0 => Aggregators::Ranks,
@@ -257,23 +257,28 @@ impl Engine {
                 self.begin_apart();
             }
             let spare = std::mem::take(&mut self.spare_spots);
-            let sparse = Sparse::new(what, self.place, aggregators, (summary, reproducible), spare)?;
+            let sparse = Sparse::new(what, self.core.place, aggregators, (summary, reproducible), spare)?;
             return Ok(Work::Sparse(Box::new(sparse)));
         }
         let spare = std::mem::take(&mut self.spare);
         let mut direct = match task {
             Task::Blocks(plan) => {
                 let operation = self.conversation.participant().operation();
-                let own =
-                    crate::engine::descriptor::descriptor(plan, &self.config, &self.alpha, operation, (1, algorithm));
+                let own = crate::engine::descriptor::descriptor(
+                    plan,
+                    &self.core.config,
+                    &self.alpha,
+                    operation,
+                    (1, algorithm),
+                );
                 if let Some(send) = send {
-                    receive.copy_from(plan.block(self.place.rank()).offset as usize, send, 0, send.len())?;
+                    receive.copy_from(plan.block(self.core.place.rank()).offset as usize, send, 0, send.len())?;
                 }
                 let Summary { kind, root, amount, .. } = own.summary;
-                Direct::of_plan(plan, self.place, Summary::between_pairs(kind, root, amount, 0, algorithm), spare)?
+                Direct::of_plan(plan, self.core.place, Summary::between_pairs(kind, root, amount, 0, algorithm), spare)?
             }
             Task::Collective(collective) => {
-                Direct::of_collective(collective, self.place, collective.summary(algorithm), spare)?
+                Direct::of_collective(collective, self.core.place, collective.summary(algorithm), spare)?
             }
         };
         let placed = matches!(task, Task::Blocks(_));
@@ -316,7 +321,7 @@ impl Engine {
         } else {
             // Whoever has got everything may still wait for another one to take what it sends.
             let awaited = exchanging.work.awaited().or_else(|| mesh.slow_taker());
-            let awaited = awaited.map_or(self.place.rank(), |peer| self.awaited_rank(peer));
+            let awaited = awaited.map_or(self.core.place.rank(), |peer| self.awaited_rank(peer));
             Notice::Transferred { awaited }
         };
         self.conversation.notify(now_ps, notice);
@@ -368,13 +373,13 @@ impl Engine {
         }
         if let State::Failed(failure) = state {
             let error = self.error_of(name, failure);
-            self.requests.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
+            self.core.requests.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
             return true;
         }
         let phases = &mut report.phases.0;
         phases.released_ps = Some(now_ps);
         phases.complete_ps.get_or_insert(phases.received_ps.unwrap_or(now_ps));
-        self.requests.finish(request, Ok(Done { send, receive, report }));
+        self.core.requests.finish(request, Ok(Done { send, receive, report }));
         true
     }
 }

@@ -16,14 +16,14 @@ const REASON_PS: u64 = 500_000_000_000;
 impl Engine {
     /// The number of an aggregator among those of the communicator; none of a rank.
     pub(super) const fn aggregator(&self, peer: u32) -> Option<u32> {
-        peer.checked_sub(self.place.ranks())
+        peer.checked_sub(self.core.place.ranks())
     }
 
     /// The rank that is waited for, where that is known, of a peer that is.
     pub(super) fn awaited_rank(&self, peer: u32) -> u32 {
         match self.aggregator(peer) {
             None => peer,
-            Some(number) => self.external.waits_for(number).unwrap_or(self.place.rank()),
+            Some(number) => self.external.waits_for(number).unwrap_or(self.core.place.rank()),
         }
     }
 
@@ -50,7 +50,7 @@ impl Engine {
         let State::Failed(failure) = exchanging.state else { return None };
         let Cause::Aggregator(number) = failure.cause else { return None };
         let number = u32::from(number);
-        let is_open = failure.detecting_rank != self.place.rank() && !self.external.has_reason(number);
+        let is_open = failure.detecting_rank != self.core.place.rank() && !self.external.has_reason(number);
         is_open.then_some(number)
     }
 
@@ -76,7 +76,7 @@ impl Engine {
             }
             return;
         };
-        let (now_ps, detecting_rank) = (self.interface.now_ps(), self.place.rank());
+        let (now_ps, detecting_rank) = (self.interface.now_ps(), self.core.place.rank());
         let failed = |failed_rank, cause| Notice::Failed(Failure { failed_rank, detecting_rank, cause });
         let notice = match report {
             Report::Waiting { rank } => {
@@ -117,7 +117,7 @@ impl Engine {
 
     fn fail_external(&mut self, number: u32, reason: String) {
         self.external.blame(number, reason);
-        let (now_ps, own) = (self.interface.now_ps(), self.place.rank());
+        let (now_ps, own) = (self.interface.now_ps(), self.core.place.rank());
         let failure = Failure { failed_rank: own, detecting_rank: own, cause: Cause::Aggregator(number as u16) };
         self.conversation.notify(now_ps, Notice::Failed(failure));
     }
@@ -125,8 +125,8 @@ impl Engine {
     /// When an aggregator that is waited for counts as silent: before this rank would be held to be the failed rank.
     pub(super) fn external_deadline_ps(&self) -> Option<(u64, u32)> {
         let exchanging = self.exchanging.as_ref().filter(|_| self.uses_external())?;
-        let bound_ps = external::patience_ps(ps(self.config.barrier_timeout));
-        let owes = |number: &u32| exchanging.waits_for(self.place.ranks() + number);
+        let bound_ps = external::patience_ps(ps(self.core.config.barrier_timeout));
+        let owes = |number: &u32| exchanging.waits_for(self.core.place.ranks() + number);
         let heard_ps = |number: u32| self.external.get(number).map_or(0, |known| known.heard_ps);
         let since_ps = |number: u32| heard_ps(number).max(exchanging.moved_ps);
         let deadlines = (0..self.external.count()).filter(owes).map(|at| (since_ps(at).saturating_add(bound_ps), at));
@@ -138,7 +138,7 @@ impl Engine {
         let Some((_, number)) = self.external_deadline_ps().filter(|(deadline_ps, _)| *deadline_ps <= now_ps) else {
             return false;
         };
-        self.fail_external(number, external::silent(self.config.barrier_timeout));
+        self.fail_external(number, external::silent(self.core.config.barrier_timeout));
         true
     }
 }

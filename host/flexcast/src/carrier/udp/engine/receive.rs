@@ -7,6 +7,7 @@ use crate::carrier::cpu::incoming::{Incoming, count};
 use crate::carrier::cpu::{watch, window};
 use crate::carrier::udp::datagram::{Codec, Datagram, HEADER_BYTES, Kind, Refused};
 use crate::carrier::udp::sockets::{LANDING_CHUNKS, Landing, RUN_BYTES, RUNS, most_of_run};
+use crate::engine::Core;
 use crate::error::Result;
 use flexcast_abi::Statistics;
 
@@ -104,7 +105,18 @@ impl Engine {
     /// Takes one run of datagrams, chunks where the first of them says that they belong: mostly they do, and need not
     /// be copied. Returns whether there was one.
     fn receive_in_place(&mut self) -> Result<bool> {
-        let Self { sockets, codec, incoming, statistics, current, tap, landing, run: spare, config, .. } = self;
+        let Self {
+            sockets,
+            codec,
+            incoming,
+            statistics,
+            current,
+            tap,
+            landing,
+            run: spare,
+            core: Core { config, .. },
+            ..
+        } = self;
         let late = &mut self.reception.lost;
         let Some(running) = current.as_mut() else { return Ok(false) };
         let chunk_bytes = config.chunk_bytes as usize;
@@ -175,7 +187,7 @@ impl Engine {
     pub(super) fn relieve_roots(&mut self) -> Result<()> {
         let Some(running) = self.current.as_ref() else { return Ok(()) };
         let (operation, roots) = (running.operation, running.plan.roots());
-        let own = self.place.rank();
+        let own = self.core.place.rank();
         for root in roots.iter().filter(|root| *root != own) {
             self.tell_past(Some((root, operation)))?;
         }
@@ -239,7 +251,7 @@ impl Engine {
             // This rank has everything.
             let kind = Kind::Acknowledgement { chunks: u32::MAX, overflowed: true };
             let len = self.codec.encode(running.operation, kind, &[], &mut bytes);
-            for root in running.plan.root_ranks().filter(|root| *root != self.place.rank()) {
+            for root in running.plan.root_ranks().filter(|root| *root != self.core.place.rank()) {
                 self.sockets.send_to(self.peers[root as usize], &bytes[..len])?;
             }
         }
@@ -249,7 +261,7 @@ impl Engine {
     /// Takes acknowledgements. Returns whether there were any.
     pub(super) fn receive_acknowledgements(&mut self) -> Result<bool> {
         let now_ps = self.interface.now_ps();
-        let Self { sockets, codec, window, pace, statistics, current, tap, config, .. } = self;
+        let Self { sockets, codec, window, pace, statistics, current, tap, core: Core { config, .. }, .. } = self;
         let running = current.as_ref();
         let operation = running.map(|running| running.operation);
         let since_ps = running.and_then(|running| running.report.phases.0.sending_ps);

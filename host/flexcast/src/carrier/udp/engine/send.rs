@@ -7,6 +7,7 @@ use crate::carrier::udp::fanout::Fanout;
 use crate::carrier::udp::pace::Block;
 use crate::carrier::udp::sockets::{Sent, Sockets, most_of_run};
 use crate::carrier::udp::workers::Workers;
+use crate::engine::Core;
 use crate::engine::notice::Notice;
 use crate::error::Result;
 
@@ -111,15 +112,17 @@ impl Engine {
     pub(super) fn begin_to_send(&mut self, now_ps: u64) {
         let Some(running) = self.current.as_mut() else { return };
         let (first_psn, chunks) = self.incoming.own_psns();
-        debug_assert!(chunks == 0 || running.plan.block(self.place.rank()).bytes > 0);
+        debug_assert!(chunks == 0 || running.plan.block(self.core.place.rank()).bytes > 0);
         running.sending = Some(Sending { first_psn, chunks, sent: 0, moved_ps: now_ps, full_ps: None });
         running.report.phases.0.sending_ps = Some(now_ps);
     }
 
     /// Sends what has room. Returns whether anything was sent.
     pub(super) fn send_some(&mut self, now_ps: u64) -> Result<bool> {
-        let own = self.place.rank();
-        let Self { current, sockets, workers, codec, window, pace, run, config, conversation, .. } = self;
+        let own = self.core.place.rank();
+        let Self {
+            current, sockets, workers, codec, window, pace, run, core: Core { config, .. }, conversation, ..
+        } = self;
         let Self { sent: report, fanout, stripes, tap, reception, .. } = self;
         let (fanout, is_tapped) = (fanout.as_deref(), tap.is_some());
         let mut outward = Outward { sockets, workers, codec, run, fanout, is_tapped };

@@ -59,7 +59,7 @@ impl Engine {
         let Some(root) = self.roots.get(rank as usize).copied() else { return Ok(()) };
         let told = Acknowledgement {
             collective_id: collective_id.into(),
-            rank: self.place.rank().into(),
+            rank: self.core.place.rank().into(),
             chunks: chunks.into(),
             idle: u32::from(idle).into(),
         };
@@ -87,7 +87,7 @@ impl Engine {
         // Of a block that has been seen to its end its root may not know, if the next one has not begun.
         let sends = self.current.as_ref().is_some_and(|running| running.report.phases.0.sending_ps.is_some());
         let has_begun = |rank| match self.flow.next(rank) {
-            Some(next) if next == self.place.rank() => sends,
+            Some(next) if next == self.core.place.rank() => sends,
             next => next.is_none_or(|next| self.incoming.has_begun(next)),
         };
         let is_awaited = |(rank, _, whole): &(u32, u32, bool)| !whole || (self.flow.waits(*rank) && !has_begun(*rank));

@@ -1,23 +1,14 @@
 //! The engine as what carries collectives between pairs of ranks.
 
-use flexcast_proto::{Cause, OperationDescriptor};
+use flexcast_proto::OperationDescriptor;
 
 use super::Engine;
 use crate::carrier::pairs::{PairEngine, Pairs, SetupOperation};
+use crate::engine::Posted;
 use crate::engine::notice::Notice;
-use crate::engine::{Posted, Requests, Task};
-use crate::error::{Error, Result};
-use crate::op::collective::Collective;
-use crate::op::config::Config;
+use crate::error::Result;
 use crate::op::outcome::Failed;
 use crate::plan::tuner::Conditions;
-
-impl Engine {
-    /// Whether no operation is under way.
-    pub(super) const fn is_free(&self) -> bool {
-        self.current.is_none() && !self.pairs.is_busy()
-    }
-}
 
 impl PairEngine for Engine {
     fn pairs(&self) -> &Pairs {
@@ -28,16 +19,8 @@ impl PairEngine for Engine {
         &mut self.pairs
     }
 
-    fn config(&self) -> &Config {
-        &self.config
-    }
-
     fn conditions(&self) -> &Conditions {
         &self.conditions
-    }
-
-    fn requests(&self) -> &Requests {
-        &self.requests
     }
 
     fn operation(&self) -> u32 {
@@ -64,20 +47,8 @@ impl PairEngine for Engine {
         self.ids.check(now_ps).is_ok()
     }
 
-    fn put_off(&mut self, posted: Posted<Collective>) {
-        self.waiting.push_front(posted.map(Task::Collective));
-    }
-
-    fn set_fault(&mut self, error: Error) {
-        self.fault = Some(error);
-    }
-
-    fn end_here(&mut self, cause: Cause) {
-        self.end_all(cause);
-    }
-
     fn has_more_to_say(&self) -> bool {
-        self.broken.is_none() && self.control.is_waiting()
+        self.core.broken.is_none() && self.control.is_waiting()
     }
 
     fn is_heard(&self) -> bool {

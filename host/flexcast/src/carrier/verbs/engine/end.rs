@@ -17,16 +17,14 @@ const WIND_UP_PS: u64 = 1_000_000_000_000;
 impl Engine {
     /// Ends everything because of something on this rank.
     pub(super) fn end_all(&mut self, cause: Cause) {
-        let own = self.place.rank();
+        let own = self.core.place.rank();
         let now_ps = self.card.now_ps();
         self.conversation.notify(now_ps, Notice::Failed(Failure { failed_rank: own, detecting_rank: own, cause }));
     }
 
     /// The operation under way fails, and the communicator with it.
     pub(super) fn fail(&mut self, now_ps: u64, failure: Failure) {
-        self.broken = Some(failure);
-        let calls = self.conversation.disagreement().map(|calls| calls.to_string());
-        self.requests.break_by(failure, calls);
+        self.core.fail(failure, self.conversation.disagreement());
         if let Some(running) = self.current.as_mut() {
             if running.state.is_active() {
                 running.report.failure = Some(failure);
@@ -35,7 +33,7 @@ impl Engine {
             running.state.fail(failure);
         }
         self.pairs.fail(failure, now_ps);
-        self.requests.refuse(self.waiting.drain(..), failure);
+        self.core.refuse_waiting(failure);
     }
 
     /// Ends an operation that all ranks are done with, once the card is done with its buffers.
@@ -56,10 +54,10 @@ impl Engine {
             }
         } else {
             if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
-                let steps_ps = activations_ps(&running.plan, &self.config);
+                let steps_ps = activations_ps(&running.plan, &self.core.config);
                 let took_ps = received_ps.saturating_sub(ready_ps).saturating_sub(steps_ps);
-                let bytes = running.plan.link_bytes(&self.config);
-                self.alpha.observe(bytes, self.config.link_gbit_per_s, took_ps);
+                let bytes = running.plan.link_bytes(&self.core.config);
+                self.alpha.observe(bytes, self.core.config.link_gbit_per_s, took_ps);
             }
             if let Some(watch) = running.watch {
                 self.stall.observe(watch.longest_ps());
@@ -72,7 +70,7 @@ impl Engine {
         let Running { request, send, receive, report, setup, .. } = running;
         match setup {
             Some(setup) => self.finish_setup(*setup, (request, send, receive, report), now_ps),
-            None => self.requests.finish(request, Ok(Done { send, receive, report })),
+            None => self.core.requests.finish(request, Ok(Done { send, receive, report })),
         }
         Ok(true)
     }
@@ -89,7 +87,7 @@ impl Engine {
         }
         let Some(running) = self.current.take() else { return Ok(false) };
         self.collective_id = None;
-        let error = self.requests.failed(running.name(), failure, None);
+        let error = self.core.requests.failed(running.name(), failure, None);
         let Running { request, send, receive, report, setup, .. } = running;
         let failed = if over {
             // Peers may hold its key: the next owner of these bytes gets another one.
@@ -100,7 +98,7 @@ impl Engine {
             self.lost.push(receive);
             Failed { error, send: None, receive: None, report }
         };
-        self.requests.finish(request, Err(SetupOperation::failed(setup, failed)));
+        self.core.requests.finish(request, Err(SetupOperation::failed(setup, failed)));
         Ok(true)
     }
 

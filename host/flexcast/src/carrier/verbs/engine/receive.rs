@@ -131,7 +131,7 @@ impl Engine {
     /// A queue pair for datagrams has failed.
     pub(super) fn fail_datagrams(&mut self, now_ps: u64, status: u32) {
         tracing::error!(status, reason = %FailureCode::of_completion(status), "a queue pair for datagrams has failed");
-        let own = self.place.rank();
+        let own = self.core.place.rank();
         let cause = Cause::Device(FailureCode::Datagrams);
         self.conversation.notify(now_ps, Notice::Failed(Failure { failed_rank: own, detecting_rank: own, cause }));
     }

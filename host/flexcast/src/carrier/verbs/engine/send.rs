@@ -5,6 +5,7 @@ use flexcast_proto::{Algorithm, Immediate};
 use super::{ALL, Engine};
 use crate::carrier::cpu::operation::{Sending, State};
 use crate::carrier::verbs::queues::Run;
+use crate::engine::Core;
 use crate::engine::notice::Notice;
 use crate::error::Result;
 use crate::plan::chains::{Order, order};
@@ -41,14 +42,14 @@ impl Engine {
         let mut table = Vec::new();
         let (first_psn, chunks) = running.plan.sent_psns(ALL, &mut table).unwrap_or((0, 0));
         // A rank alone has nobody to send to.
-        let chunks = if self.place.ranks() > 1 { chunks as u32 } else { 0 };
+        let chunks = if self.core.place.ranks() > 1 { chunks as u32 } else { 0 };
         running.sending =
             Some(Sending { first_psn: first_psn as u32, chunks, sent: 0, moved_ps: now_ps, full_ps: None });
         running.report.phases.0.sending_ps = Some(now_ps);
-        let Order { chains, .. } = order(&running.plan, &self.config, self.place.rank());
+        let Order { chains, .. } = order(&running.plan, &self.core.config, self.core.place.rank());
         self.outgoing = Outgoing {
             before: self.queues.posted(),
-            lookahead: self.config.lookahead(chains).into(),
+            lookahead: self.core.config.lookahead(chains).into(),
             is_announced: false,
             ends: if chunks == 0 { ENDS } else { 0 },
         };
@@ -56,8 +57,19 @@ impl Engine {
 
     /// Posts what has room, and takes note of what the card is done with. Returns whether anything has happened.
     pub(super) fn send_some(&mut self, now_ps: u64) -> Result<bool> {
-        let own = self.place.rank();
-        let Self { current, queues, window, flow, config, derived, outgoing, conversation, sent: report, .. } = self;
+        let own = self.core.place.rank();
+        let Self {
+            current,
+            queues,
+            window,
+            flow,
+            core: Core { config, .. },
+            derived,
+            outgoing,
+            conversation,
+            sent: report,
+            ..
+        } = self;
         let Some(running) = current.as_mut().filter(|running| running.algorithm == Algorithm::Multicast) else {
             return Ok(false);
         };

@@ -1,50 +1,29 @@
 //! The engine as what carries a communicator's operations.
 
 use flexcast_abi::{SendReport, Statistics};
-use flexcast_proto::{Cause, Disagreement, FailureCode, RankInfo};
+use flexcast_proto::{Cause, Disagreement, FailureCode};
 
 use super::{ALL, Engine, receive};
 use crate::carrier::card::{Card, Kind};
 use crate::carrier::cpu::watch;
 use crate::carrier::datapath::Datapath;
-use crate::engine::{Admission, Posted, Requests, Task};
-use crate::error::{Error, Result};
-use crate::op::config::Config;
+use crate::engine::Core;
+use crate::engine::{Admission, Posted, Task};
+use crate::error::Result;
 use crate::op::outcome::Failed;
 use crate::op::report::MessageCounts;
 
-impl Engine {
-    /// Begins an operation, or lets it wait for its turn.
-    fn take_on_task(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
-        if !self.is_free() || !self.waiting.is_empty() {
-            self.waiting.push_back(posted);
-            return Ok(());
-        }
-        let now_ps = self.card.now_ps();
-        self.begin(posted, now_ps).inspect_err(|_| self.end_all(Cause::Device(FailureCode::NotStarted)))?;
-        // The first messages go at once; what fails here is found by whoever asks next.
-        if let Err(error) = self.advance() {
-            self.fault = Some(error);
-        }
-        Ok(())
-    }
-}
-
 impl Datapath for Engine {
-    fn place(&self) -> RankInfo {
-        self.place
+    fn core(&self) -> &Core {
+        &self.core
     }
 
-    fn id(&self) -> u64 {
-        self.id
+    fn core_mut(&mut self) -> &mut Core {
+        &mut self.core
     }
 
     fn card(&self) -> Card {
         Card::of(Kind::Verbs(self.card.clone()))
-    }
-
-    fn config(&self) -> &Config {
-        &self.config
     }
 
     fn now_ps(&self) -> u64 {
@@ -57,24 +36,26 @@ impl Datapath for Engine {
         Admission { registered: true, collectives: Ok(()), streams: vec![ALL], psn_bits, most_chunks }
     }
 
-    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
-        self.take_on_task(posted)
+    fn is_free(&self) -> bool {
+        self.current.is_none() && !self.pairs.is_busy()
     }
 
-    fn requests(&self) -> &Requests {
-        &self.requests
-    }
-
-    fn progress(&mut self) -> Result<bool> {
-        let moved = self.advance();
-        if moved.is_err() {
-            self.requests.give_up();
+    fn start(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+        let now_ps = self.card.now_ps();
+        self.begin(posted, now_ps).inspect_err(|_| self.end_all(Cause::Device(FailureCode::NotStarted)))?;
+        // The first messages go at once; what fails here is found by whoever asks next.
+        if let Err(error) = self.advance() {
+            self.core.set_fault(error);
         }
-        moved
+        Ok(())
+    }
+
+    fn advance(&mut self) -> Result<bool> {
+        self.move_on()
     }
 
     fn deadline_ps(&self) -> Option<u64> {
-        if self.fault.is_some() || (self.is_free() && !self.waiting.is_empty()) {
+        if self.core.is_due(self.is_free()) {
             return Some(0);
         }
         let idle_ps = [self.control.probe_ps(), self.arrivals.done_ps()];
@@ -84,7 +65,7 @@ impl Datapath for Engine {
         let stalled_ps =
             running.stalled_ps(self.stall).filter(|_| self.incoming.remaining() > 0 && running.state.is_active());
         let quiet_ps = watch::quiet_ps(running, &self.incoming, receive::QUIET_PS);
-        let own = self.place.rank();
+        let own = self.core.place.rank();
         let waits = running.sending.is_some_and(|sending| match sending.sent < sending.chunks {
             true => self.window.room(sending.sent) == 0,
             false => self.flow.waits(own) && !self.outgoing.is_announced(),
@@ -95,20 +76,12 @@ impl Datapath for Engine {
         all.into_iter().chain(idle_ps).flatten().min()
     }
 
-    fn is_idle(&self) -> bool {
-        self.is_free() && self.waiting.is_empty()
-    }
-
     fn may_be_left(&self) -> bool {
         !self.control.is_restarting()
     }
 
     fn fail_here(&mut self, cause: Cause) {
         self.end_all(cause);
-    }
-
-    fn fault(&mut self, error: Error) {
-        self.fault = Some(error);
     }
 
     fn disagreement(&self) -> Option<Disagreement> {
