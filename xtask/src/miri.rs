@@ -190,7 +190,8 @@ mod tests {
             assert_eq!(part.tests[0], "--package");
             assert!(manifest.contains(&format!("name = \"{}\"", part.tests[1])), "{}", part.name);
             for pair in part.tests.windows(2).filter(|pair| pair[0] == "--test") {
-                let file = format!("{}/tests/{}.rs", part.name, pair[1]);
+                // A package of tests is the folder itself.
+                let file = format!("{}/tests/{}.rs", part.name.trim_end_matches("/tests"), pair[1]);
                 assert!(workspace::root().join(&file).is_file(), "{file}");
             }
         }

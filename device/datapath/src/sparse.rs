@@ -223,7 +223,7 @@ impl Served<'_> {
         }
         let state = &mut instance.state;
         let worker = (number - instance.first_peer as usize) as u32;
-        (state.status, state.failed_rank) = (fault.status as u32, worker + 1);
+        (state.status, state.culprit) = (fault.status as u32, worker + 1);
         let report = SparseReport {
             status: fault.status as u64,
             worker: worker.into(),

@@ -50,7 +50,7 @@ pub const REPORT_RELEASED: u32 = 4;
 /// Likewise: it has failed.
 pub const REPORT_FAILED: u32 = 8;
 /// Likewise, with [`REPORT_FAILED`]: because two ranks have called different things; see
-/// [`ProgressDetail::failed_rank_call`].
+/// [`ProgressDetail::culprit_call`].
 pub const REPORT_DISAGREES: u32 = 16;
 /// Likewise: the protocol needs nothing more of the operation but the end of the own sends.
 pub const REPORT_RELEASING: u32 = 32;
@@ -183,9 +183,9 @@ abi_struct! {
         /// Address of the receive buffer, for the peer that reads it; the firmware never dereferences it.
         pub address: u64,
         /// Rank at fault ([`COMMAND_FAIL`], as the next two).
-        pub failed_rank: u32,
+        pub culprit: u32,
         /// Rank that noticed.
-        pub detecting_rank: u32,
+        pub witness: u32,
         /// Cause, as `flexcast_proto::Cause::to_bits` gives it.
         pub cause: u32,
         /// Pieces of each block, of a posted operation.
@@ -298,15 +298,15 @@ abi_struct! {
         /// Detail of the status.
         pub detail: u32,
         /// Rank at fault ([`REPORT_FAILED`], as the next two).
-        pub failed_rank: u32,
+        pub culprit: u32,
         /// Rank that noticed.
-        pub detecting_rank: u32,
+        pub witness: u32,
         /// Cause, as `flexcast_proto::Cause::to_bits` gives it.
         pub cause: u32,
         /// What the rank at fault has called ([`REPORT_DISAGREES`], as the next).
-        pub failed_rank_call: ProgressCall,
+        pub culprit_call: ProgressCall,
         /// What the rank that noticed has called.
-        pub detecting_rank_call: ProgressCall,
+        pub witness_call: ProgressCall,
         /// Zero.
         pub reserved: [u64; 5],
     }
@@ -316,7 +316,7 @@ abi_struct! {
 pub const REPORTS_BYTES: usize = 2 * (size_of::<ProgressReport>() + size_of::<ProgressDetail>());
 
 abi_codes! {
-    /// State of the progress thread as `ProgressReport::status` tells it.
+    /// State of the progress thread as [`ProgressReport::status`] tells it.
     pub enum ProgressThreadStatus {
         /// All is well.
         Running = 0,

@@ -164,7 +164,7 @@ abi_struct! {
         /// A [`SparseStatus`] code.
         pub status: u32,
         /// Whose fault it is that the instance has stopped: the worker's number plus 1, as workers are told.
-        pub failed_rank: u32,
+        pub culprit: u32,
         /// Zero.
         pub reserved_2: u64,
         /// Ascending indices with the sentinel behind the last.

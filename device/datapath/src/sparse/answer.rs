@@ -64,7 +64,7 @@ impl Served<'_> {
         // Its completion would tell nothing.
         let words = [
             ControlSegment::head(peer.produced as u16, WqeOpcode::SendImmediate, queue.number(), 1),
-            ControlSegment::tail(FLAG_ON_ERROR, instance.state.failed_rank),
+            ControlSegment::tail(FLAG_ON_ERROR, instance.state.culprit),
         ];
         queue.write_words(peer.produced, words);
         peer.produced += 1;

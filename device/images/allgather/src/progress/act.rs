@@ -165,12 +165,12 @@ impl ProgressEngine<'_> {
     fn failed(&mut self, failure: Failure) {
         self.state.report.flags |= REPORT_FAILED;
         let detail = &mut self.state.detail;
-        (detail.failed_rank, detail.detecting_rank, detail.cause) =
+        (detail.culprit, detail.witness, detail.cause) =
             (failure.failed_rank, failure.detecting_rank, failure.cause.to_bits());
         if let Some(found) = self.participant.disagreement() {
             self.state.report.flags |= REPORT_DISAGREES;
             let [theirs, own] = found.calls;
-            (detail.failed_rank_call, detail.detecting_rank_call) = (call(theirs), call(own));
+            (detail.culprit_call, detail.witness_call) = (call(theirs), call(own));
         }
         self.state.undetailed = 1;
         self.state.unreported = 1;

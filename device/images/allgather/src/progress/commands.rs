@@ -69,7 +69,7 @@ impl ProgressEngine<'_> {
             self.close(now_ps);
         }
         if flags & COMMAND_FAIL != 0 {
-            let (failed_rank, detecting_rank) = command.pair_at::<{ offset_of!(ProgressCommand, failed_rank) }>();
+            let (failed_rank, detecting_rank) = command.pair_at::<{ offset_of!(ProgressCommand, culprit) }>();
             let (cause, _) = command.pair_at::<{ offset_of!(ProgressCommand, cause) }>();
             let Ok(cause) = Cause::from_bits(cause) else { return false };
             self.participant.fail(Failure { failed_rank, detecting_rank, cause });

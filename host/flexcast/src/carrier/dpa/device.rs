@@ -337,7 +337,7 @@ impl DeviceDriver {
         let Failure { failed_rank, detecting_rank, cause } = failure;
         if self.command.flags & COMMAND_FAIL == 0 {
             self.command.flags |= COMMAND_FAIL;
-            (self.command.failed_rank, self.command.detecting_rank, self.command.cause) =
+            (self.command.culprit, self.command.witness, self.command.cause) =
                 (failed_rank, detecting_rank, cause.to_bits());
         }
     }
@@ -380,7 +380,7 @@ impl DeviceDriver {
     }
 
     fn failure(&self) -> Option<Failure> {
-        let ProgressDetail { failed_rank, detecting_rank, cause, .. } = self.detail;
+        let ProgressDetail { culprit: failed_rank, witness: detecting_rank, cause, .. } = self.detail;
         (self.completion.flags & REPORT_FAILED != 0).then(|| {
             let cause = Cause::from_bits(cause).unwrap_or(Cause::Device(FailureCode::UnknownCause));
             Failure { failed_rank, detecting_rank, cause }
@@ -606,9 +606,9 @@ impl Driver for DeviceDriver {
     fn disagreement(&self) -> Option<Disagreement> {
         let detail = &self.detail;
         let disagrees = self.completion.flags & REPORT_DISAGREES != 0;
-        let calls = disagrees.then_some([&detail.failed_rank_call, &detail.detecting_rank_call])?.map(called);
+        let calls = disagrees.then_some([&detail.culprit_call, &detail.witness_call])?.map(called);
         let [Some(theirs), Some(own)] = calls else { return None };
-        Some(Disagreement { ranks: [detail.failed_rank, detail.detecting_rank], calls: [theirs, own] })
+        Some(Disagreement { ranks: [detail.culprit, detail.witness], calls: [theirs, own] })
     }
 
     /// The progress thread posts none once it knows of the failure.
