@@ -1,10 +1,15 @@
 //! State of the operation under way.
 
-use flexcast_proto::{Algorithm, Failure, Pieces, ProgressWatch, StallWindow};
+use flexcast_proto::{Algorithm, Alpha, Failure, Pieces, ProgressWatch, StallWindow};
 
 use crate::carrier::pairs::SetupOperation;
 use crate::engine::Posted;
+use crate::engine::conversation::Conversation;
+use crate::engine::descriptor::activations_ps;
+use crate::engine::eager::Gathered;
+use crate::error::Result;
 use crate::op::buffer::Buffer;
+use crate::op::config::Config;
 use crate::op::decision::Decision;
 use crate::op::report::{Phases, PhasesPs, Report};
 use crate::plan::Plan;
@@ -110,6 +115,42 @@ impl<R> Running<R> {
             reads,
             deadline_ps: u64::MAX,
             report,
+        }
+    }
+
+    /// All ranks are done with it: its report gets the times of its end, and the user's buffer the blocks that rode on
+    /// the barrier.
+    ///
+    /// # Errors
+    /// A block does not fit the buffer.
+    pub(crate) fn finish(
+        &mut self,
+        now_ps: u64,
+        conversation: &mut Conversation,
+        gathered: &mut Gathered,
+    ) -> Result<()> {
+        let phases = &mut self.report.phases.0;
+        phases.released_ps = Some(now_ps);
+        phases.complete_ps.get_or_insert(phases.received_ps.unwrap_or(now_ps));
+        if self.algorithm == Algorithm::Eager
+            && let Some(taken) = conversation.take_eager()
+        {
+            taken.place(&self.plan, &mut self.receive)?;
+            *gathered = taken;
+        }
+        Ok(())
+    }
+
+    /// The estimates of the network learn from its multicast, whose chains were those of `ordered`.
+    pub(crate) fn observe(&self, ordered: &Config, config: &Config, alpha: &mut Alpha, stall: &mut StallWindow) {
+        let phases = &self.report.phases.0;
+        if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
+            let steps_ps = activations_ps(&self.plan, ordered);
+            let took_ps = received_ps.saturating_sub(ready_ps).saturating_sub(steps_ps);
+            alpha.observe(self.plan.link_bytes(config), config.link_gbit_per_s, took_ps);
+        }
+        if let Some(watch) = self.watch {
+            stall.observe(watch.longest_ps());
         }
     }
 

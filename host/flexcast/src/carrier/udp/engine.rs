@@ -47,7 +47,7 @@ use crate::carrier::cpu::window::{Waits, Window};
 use crate::carrier::datapath::Datapath;
 use crate::engine::Core;
 use crate::engine::conversation::{Conversation, Next};
-use crate::engine::descriptor::{activations_ps, descriptor};
+use crate::engine::descriptor::descriptor;
 use crate::engine::eager::Gathered;
 use crate::engine::notice::{Notice, Step};
 use crate::engine::{Admission, Posted, Task};
@@ -629,24 +629,11 @@ impl Engine {
             self.core.requests.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
             return Ok(true);
         }
-        let phases = &mut running.report.phases.0;
-        phases.released_ps = Some(now_ps);
-        phases.complete_ps.get_or_insert(phases.received_ps.unwrap_or(now_ps));
-        if running.algorithm == Algorithm::Eager {
-            if let Some(gathered) = self.conversation.take_eager() {
-                gathered.place(&running.plan, &mut running.receive)?;
-                self.gathered = gathered;
-            }
-        } else {
-            if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
-                let steps_ps = activations_ps(&running.plan, self.config_of(&running.plan));
-                let took_ps = received_ps.saturating_sub(ready_ps).saturating_sub(steps_ps);
-                let bytes = running.plan.link_bytes(&self.core.config);
-                self.alpha.observe(bytes, self.core.config.link_gbit_per_s, took_ps);
-            }
-            if let Some(watch) = running.watch {
-                self.stall.observe(watch.longest_ps());
-            }
+        running.finish(now_ps, &mut self.conversation, &mut self.gathered)?;
+        if running.algorithm != Algorithm::Eager {
+            let (mut alpha, mut stall) = (self.alpha, self.stall);
+            running.observe(self.config_of(&running.plan), &self.core.config, &mut alpha, &mut stall);
+            (self.alpha, self.stall) = (alpha, stall);
             running.report.late_chunks = self.incoming.late();
             running.report.overflowed_datagrams = self.tell_overflows(&running)?;
             self.end_reception(&running);

@@ -5,7 +5,6 @@ use flexcast_proto::{Algorithm, Cause, Failure};
 use super::{Engine, Running};
 use crate::carrier::cpu::operation::State;
 use crate::carrier::pairs::{PairEngine as _, SetupOperation};
-use crate::engine::descriptor::activations_ps;
 use crate::engine::notice::Notice;
 use crate::error::Result;
 use crate::op::buffer::Buffer;
@@ -44,24 +43,10 @@ impl Engine {
         let over =
             |running: &mut Running| matches!(running.state, State::Released) && running.sending.is_none() && !is_busy;
         let Some(mut running) = self.current.take_if(over) else { return Ok(false) };
-        let phases = &mut running.report.phases.0;
-        phases.released_ps = Some(now_ps);
-        phases.complete_ps.get_or_insert(phases.received_ps.unwrap_or(now_ps));
-        if running.algorithm == Algorithm::Eager {
-            if let Some(gathered) = self.conversation.take_eager() {
-                gathered.place(&running.plan, &mut running.receive)?;
-                self.gathered = gathered;
-            }
-        } else {
-            if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
-                let steps_ps = activations_ps(&running.plan, &self.core.config);
-                let took_ps = received_ps.saturating_sub(ready_ps).saturating_sub(steps_ps);
-                let bytes = running.plan.link_bytes(&self.core.config);
-                self.alpha.observe(bytes, self.core.config.link_gbit_per_s, took_ps);
-            }
-            if let Some(watch) = running.watch {
-                self.stall.observe(watch.longest_ps());
-            }
+        running.finish(now_ps, &mut self.conversation, &mut self.gathered)?;
+        if running.algorithm != Algorithm::Eager {
+            let config = &self.core.config;
+            running.observe(config, config, &mut self.alpha, &mut self.stall);
             self.pass(&running);
             self.losses.note(running.report.recovered_chunks > 0 || running.report.fetches_served > 0);
         }
