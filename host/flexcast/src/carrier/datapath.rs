@@ -14,8 +14,10 @@ use crate::op::report::MessageCounts;
 
 /// What carries the operations of a communicator. One thread has it at a time.
 pub(crate) trait Datapath: Send {
+    /// The rank and its settings, the queue, and how operations end.
     fn core(&self) -> &Core;
 
+    /// The same, to be changed.
     fn core_mut(&mut self) -> &mut Core;
 
     fn card(&self) -> Card;

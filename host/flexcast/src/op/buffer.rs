@@ -373,7 +373,7 @@ impl Buffer {
         let access = if access.contains(Access::LOCAL_WRITE) { REACHABLE } else { Access::REMOTE_READ };
         let bytes = NonNull::new(std::ptr::with_exposed_provenance_mut(start as usize)).unwrap_or(NonNull::dangling());
         // SAFETY: the bytes are those of `region`, reached by raw pointers alone. They stay allocated until the second
-        // registration is gone: the deferred_free's owner drops that before it drops its deferred_free, and until then
+        // registration is gone: the owner of `deferred_free` drops that before it drops `deferred_free`, and until then
         // a buffer that is dropped leaves its memory there. `renewed` does not move memory that is lent; memory of a
         // `UserMemory` is lent for one operation, which has the buffer.
         let second = unsafe { MemoryRegion::register_raw(region.pd(), bytes, region.len(), access) }?;

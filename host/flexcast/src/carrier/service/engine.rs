@@ -547,6 +547,10 @@ impl Datapath for Engine {
     }
 
     fn deadline_ps(&self) -> Option<u64> {
+        // What waits for keys is no reason to hurry; a fault is.
+        if self.core.is_due(false) {
+            return Some(0);
+        }
         let idle = self.running.is_empty() && self.core.waiting.is_empty() && self.returning.is_empty();
         let look_ps = (!idle).then(|| self.inner.now_ps().saturating_add(LOOK_PS));
         self.inner.deadline_ps().into_iter().chain(look_ps).min()
