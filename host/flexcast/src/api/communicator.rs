@@ -22,9 +22,9 @@ use progress::ProgressThread;
 
 use crate::api::request::{Request, Test};
 use crate::bootstrap::Exchange;
+use crate::carrier::Parts;
 use crate::carrier::card::Card;
-use crate::carrier::datapath::{Datapath, Waiter};
-use crate::carrier::service::Parts;
+use crate::engine::datapath::{Datapath, Waiter};
 use crate::engine::{Admission, Posted, Requests, Task};
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
@@ -221,8 +221,9 @@ impl Communicator {
         crate::api::split::found(card, exchange, config)
     }
 
-    pub(crate) fn of((datapath, waiter, footprint): Parts, control: ControlReport) -> Result<Self> {
-        let (card, config) = (datapath.card(), datapath.core().config.clone());
+    pub(crate) fn of(parts: Parts, control: ControlReport) -> Result<Self> {
+        let Parts { card, datapath, waiter, footprint } = parts;
+        let config = datapath.core().config.clone();
         let (place, id) = (datapath.core().place, datapath.core().id);
         let options = config.progress_thread;
         let (requests, admission) = (datapath.core().requests.clone(), datapath.admission());

@@ -15,8 +15,9 @@ use flexcast_proto::RankInfo;
 
 use crate::api::communicator::Communicator;
 use crate::api::request::Request;
+use crate::carrier::Parts;
+use crate::carrier::udp::carrier::{Links, UdpCarrier};
 use crate::carrier::udp::datagram::{Codec, HEADER_BYTES, Kind as Of, Secret};
-use crate::carrier::udp::engine::{Engine, Links};
 use crate::carrier::udp::interface::{Interface, UdpOptions};
 use crate::carrier::udp::part::{Part, fitted};
 use crate::carrier::udp::sockets::{Sockets, at};
@@ -157,11 +158,10 @@ impl World {
         };
         let waiter = SocketWaiter::new()?;
         let config = fitted(config, interface);
-        let engine = Engine::new(interface.clone(), place, COMMUNICATOR, config, links, waiter.clone())?;
-        let communicator = Communicator::of(
-            (Box::new(engine), Arc::new(waiter), Footprint::default()),
-            ControlReport::of(Control::Host),
-        )?;
+        let engine = UdpCarrier::engine(interface.clone(), place, COMMUNICATOR, config, links, waiter.clone())?;
+        let (card, footprint) = (engine.carrier.card(), Footprint::default());
+        let parts = Parts { card, datapath: Box::new(engine), waiter: Arc::new(waiter), footprint };
+        let communicator = Communicator::of(parts, ControlReport::of(Control::Host))?;
         let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| failed("UDP socket", error))?;
         let set = socket2::SockRef::from(&udp).set_multicast_if_v4(&Ipv4Addr::LOCALHOST);
         set.map_err(|error| failed("UDP socket", error))?;

@@ -9,7 +9,7 @@ use flexio::{
 };
 
 use crate::carrier::endpoint::{Endpoint, Ends, Purpose};
-use crate::engine::notice::Event;
+use crate::engine::event::Event;
 use crate::error::Result;
 use crate::op::config::Config;
 use crate::rc::requester::{INLINE_BYTES, Outcome, PROBES, Request, Requester, Wire};
@@ -451,7 +451,7 @@ impl Control {
                     self.peers[peer].wrong = true;
                     // It reads nothing here, and finds its connection broken.
                     self.peers[peer].answerer.fail()?;
-                    return notify(self, Event::Wrong { rank, came });
+                    return notify(self, Event::Wrong { rank, came: &came });
                 }
                 wire::address(bytes, self.communicator);
                 // The next message of this peer may use the slot at once: the bytes are out of it.

@@ -2,13 +2,26 @@
 //! an RDMA card (`verbs`), or sockets (`udp`); the latter two share `cpu`. `pairs` carries point-to-point collectives
 //! over RDMA cards, `service` what service processes carry out.
 
+use std::sync::Arc;
+
+use crate::engine::Datapath;
+use crate::engine::datapath::Waiter;
+use crate::plan::footprint::Footprint;
+
 pub(crate) mod card;
 pub(crate) mod control;
 pub(crate) mod cpu;
-pub(crate) mod datapath;
 pub(crate) mod dpa;
 pub(crate) mod endpoint;
 pub(crate) mod pairs;
 pub(crate) mod service;
 pub(crate) mod udp;
 pub(crate) mod verbs;
+
+/// What a communicator is made of.
+pub(crate) struct Parts {
+    pub(crate) card: card::Card,
+    pub(crate) datapath: Box<dyn Datapath>,
+    pub(crate) waiter: Arc<dyn Waiter>,
+    pub(crate) footprint: Footprint,
+}

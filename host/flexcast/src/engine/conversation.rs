@@ -12,8 +12,7 @@ use flexcast_proto::{
 
 use crate::engine::calls::{packed, unpacked};
 use crate::engine::eager::{Eager, Gathered};
-use crate::engine::notice::Event;
-use crate::engine::notice::{Notice, Step};
+use crate::engine::event::Event;
 use crate::op::report::{MessageCounts, Report};
 use crate::plan::tuner::Note;
 
@@ -39,15 +38,6 @@ struct Current {
     note: Option<(u32, Note)>,
     /// A rank whose note, which came before the operation began, cannot be.
     wrong_note: Option<u32>,
-}
-
-/// What is to be done next.
-#[derive(Debug)]
-pub(crate) enum Next {
-    /// Send a message, with eager data or none behind it.
-    Say { to: u32, operation: u32, message: Encoded, data: Vec<u8> },
-    /// A step of the engine's.
-    Do(Step),
 }
 
 /// The protocol of a communicator, on the host.
@@ -96,7 +86,7 @@ impl Conversation {
         &self.participant
     }
 
-    /// An operation whose receives are not posted yet ([`Notice::Armed`]). `here`: where peers may read from this rank.
+    /// An operation whose receives are not posted yet ([`Event::Armed`]). `here`: where peers may read from this rank.
     pub(crate) fn start(
         &mut self,
         posting: (OperationDescriptor, Option<Turn>),
@@ -139,7 +129,7 @@ impl Conversation {
         self.eager.limit()
     }
 
-    /// See [`Driver::start_eager`](crate::carrier::dpa::driver::Driver::start_eager).
+    /// See [`Protocol::start_eager`](super::protocol::Protocol::start_eager).
     pub(crate) fn start_eager(&mut self, descriptor: OperationDescriptor, gathered: Gathered, now_ps: u64) {
         self.current = Current::default();
         let fits = self.eager.start(descriptor.operation, gathered);
@@ -156,14 +146,14 @@ impl Conversation {
         }
     }
 
-    /// See [`Driver::start_direct`](crate::carrier::dpa::driver::Driver::start_direct).
+    /// See [`Protocol::start_direct`](super::protocol::Protocol::start_direct).
     pub(crate) fn start_direct(&mut self, descriptor: OperationDescriptor, now_ps: u64) {
         self.current = Current::default();
         self.eager.forget();
         self.participant.post_direct(descriptor, now_ps);
     }
 
-    /// Eager data of [`Next::Say`] that has been sent, whose memory may be used again.
+    /// Eager data of [`Conversation::encode`] that has been sent, whose memory may be used again.
     pub(crate) fn give_back(&mut self, data: Vec<u8>) {
         self.eager.give_back(data);
     }
@@ -173,11 +163,18 @@ impl Conversation {
         self.eager.finish()
     }
 
-    /// Takes note of what has happened on this rank.
-    pub(crate) fn notify(&mut self, now_ps: u64, notice: Notice) {
+    /// Takes note of what has happened.
+    pub(crate) fn handle(&mut self, now_ps: u64, event: Event<'_>) {
         let participant = &mut self.participant;
-        match notice {
-            Notice::Armed => {
+        match event {
+            Event::Message { from, bytes } => self.hear(from, bytes),
+            Event::Read { tag } => self.read(tag),
+            Event::Broken { rank, status } => self.broken(rank, FailureCode::of_completion(status)),
+            Event::Wrong { rank, came } => {
+                tracing::error!(rank, came, "the other end of a connection is not the rank that was meant");
+                self.broken(rank, FailureCode::WrongPeer);
+            }
+            Event::Armed => {
                 if let Some((descriptor, turn)) = self.current.posting.take() {
                     participant.post_with(&descriptor, turn, now_ps);
                 }
@@ -187,27 +184,27 @@ impl Conversation {
                     participant.fail(Failure { failed_rank: from, detecting_rank: own, cause });
                 }
             }
-            Notice::Received => {
+            Event::Received => {
                 participant.progressed(now_ps);
                 participant.delivered_all();
             }
-            Notice::Lost { pieces, last } => self.asks.extend(participant.lost(&pieces, last)),
-            Notice::Placed { pieces } => participant.delivered_pieces(&pieces),
-            Notice::CutOff { lost } => {
+            Event::Lost { pieces, last } => self.asks.extend(participant.lost(&pieces, last)),
+            Event::Placed { pieces } => participant.delivered_pieces(&pieces),
+            Event::CutOff { lost } => {
                 participant.delivered_pieces(&self.current.foreign.without(&lost));
                 participant.cut_off(now_ps);
             }
-            Notice::OwnBlock => participant.delivered(self.place.rank()),
-            Notice::Transferred { awaited } => participant.transferred(awaited, now_ps),
-            Notice::TransferredAll => participant.transferred_all(),
-            Notice::Disagrees { rank, theirs, own } => participant.disagrees(rank, theirs, own),
-            Notice::Progressed => self.progress(now_ps),
-            Notice::Sent => {
+            Event::OwnBlock => participant.delivered(self.place.rank()),
+            Event::Transferred { awaited } => participant.transferred(awaited, now_ps),
+            Event::TransferredAll => participant.transferred_all(),
+            Event::Disagrees { rank, theirs, own } => participant.disagrees(rank, theirs, own),
+            Event::Progressed => self.progress(now_ps),
+            Event::Sent => {
                 participant.sent();
                 self.progress(now_ps);
             }
-            Notice::Failed(failure) | Notice::Crashed(failure) => participant.fail(failure),
-            Notice::Time => {
+            Event::Failed(failure) | Event::Crashed(failure) => participant.fail(failure),
+            Event::Time => {
                 if std::mem::take(&mut self.moved) {
                     self.progress(now_ps);
                 }
@@ -224,22 +221,9 @@ impl Conversation {
     }
 
     /// Bytes that a peer was asked for have come, or some that it has asked for have gone: the operation's bound counts
-    /// from the next [`Notice::Time`] on, and not from the end of all reads.
+    /// from the next [`Event::Time`] on, and not from the end of all reads.
     pub(crate) const fn moved(&mut self) {
         self.moved = true;
-    }
-
-    /// Takes note of what a connection to a peer brings.
-    pub(crate) fn take_note(&mut self, event: Event<'_>) {
-        match event {
-            Event::Message { from, bytes } => self.hear(from, bytes),
-            Event::Read { tag } => self.read(tag),
-            Event::Broken { rank, status } => self.broken(rank, FailureCode::of_completion(status)),
-            Event::Wrong { rank, came } => {
-                tracing::error!(rank, came, "the other end of a connection is not the rank that was meant");
-                self.broken(rank, FailureCode::WrongPeer);
-            }
-        }
     }
 
     /// Takes a message of a peer. One that cannot be fails the operation.
@@ -326,21 +310,20 @@ impl Conversation {
     }
 
     /// The next thing to do; to be called until there is none, after everything that has happened.
-    pub(crate) fn next(&mut self) -> Option<Next> {
+    pub(crate) fn next(&mut self) -> Option<Action> {
         if !self.early.is_empty() {
             self.take_early();
         }
-        let action = self.asks.pop_front().or_else(|| self.participant.poll())?;
-        Some(match action {
-            Action::Send { to, message } => self.say(to, &message),
-            Action::Multicast => Next::Do(Step::Multicast),
-            Action::Read { from, pieces } => Next::Do(Step::Read { from, pieces, at: self.current.offer }),
-            Action::Release => Next::Do(Step::Release),
-            Action::Fail(failure) => Next::Do(Step::Fail(failure)),
-        })
+        self.asks.pop_front().or_else(|| self.participant.poll())
     }
 
-    fn say(&mut self, to: u32, message: &Message) -> Next {
+    /// Where the left neighbour has the pieces that it has acknowledged; none if it has not sent that.
+    pub(crate) const fn offer(&self) -> Option<Availability> {
+        self.current.offer
+    }
+
+    /// A message of the state machine as bytes, and the eager data that follows it.
+    pub(crate) fn encode(&mut self, message: &Message) -> (Encoded, Vec<u8>) {
         let counts = &mut self.messages;
         *match message.body {
             Body::Barrier { .. } => &mut counts.barrier,
@@ -360,7 +343,7 @@ impl Conversation {
             (Body::Barrier { round, .. }, _) => self.eager.data(message.operation, round),
             _ => Vec::new(),
         };
-        Next::Say { to, operation: message.operation, message: encoded, data }
+        (encoded, data)
     }
 
     /// Enters what the protocol knows of the current operation into its report.

@@ -1,14 +1,27 @@
-//! Operations of a communicator while they are under way: the queue, the conversation with the protocol's state machine
-//! ([`conversation`]), and how operations end ([`Requests`]). What moves the bytes is in [`carrier`](crate::carrier).
+//! The operation engine: one for all carriers.
+//!
+//! It takes operations from the queue, drives the protocol, keeps deadlines, and ends operations ([`Engine`]). What
+//! moves the bytes is a [`Carrier`]. How operations end is seen by those who post and wait in [`Requests`]; they reach
+//! the engine by [`Datapath`], one thread at a time.
 
 mod admission;
 mod calls;
+pub(crate) mod carrier;
 pub(crate) mod conversation;
 mod core;
+pub(crate) mod datapath;
 pub(crate) mod descriptor;
 pub(crate) mod eager;
-pub(crate) mod notice;
+pub(crate) mod end;
+pub(crate) mod event;
+pub(crate) mod operation;
+mod progress;
+pub(crate) mod protocol;
 mod requests;
+#[cfg(test)]
+pub(crate) mod scripted;
+#[cfg(test)]
+mod tests;
 
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
@@ -17,7 +30,12 @@ use crate::op::outcome::Failed;
 use crate::op::report::Report;
 use crate::plan::Plan;
 pub(crate) use admission::Admission;
+pub(crate) use carrier::Carrier;
 pub(crate) use core::Core;
+pub(crate) use datapath::Datapath;
+pub(crate) use operation::{Exchange, Operation, State};
+pub(crate) use progress::{Engine, Operations};
+pub(crate) use protocol::Protocol;
 pub(crate) use requests::Requests;
 
 /// An operation that waits for its turn: `P` is what it does.

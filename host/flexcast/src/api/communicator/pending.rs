@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Communicator;
+use crate::carrier::Parts;
 use crate::carrier::card::{Card, Kind};
 use crate::carrier::dpa::part::Part;
 use crate::carrier::dpa::waiter::CardWaiter;
 use crate::carrier::pairs::Adders;
-use crate::carrier::service::Parts;
 use crate::carrier::{udp, verbs};
 use crate::error::{Error, Result};
 use crate::op::config::{Config, Control};
@@ -20,6 +20,7 @@ use crate::plan::footprint::Footprint;
 /// For ranks that share a thread, whose exchange cannot block: make all of them, take their [`Pending::endpoint`]s, and
 /// give each the list of all.
 pub struct Pending {
+    card: Card,
     own: Own,
     asked: Control,
 }
@@ -66,7 +67,7 @@ impl Pending {
             }
             Kind::Udp(interface) => Own::Udp(Box::new(udp::Part::new(interface, rank, ranks, config)?)),
         };
-        Ok(Self { own, asked })
+        Ok(Self { card: card.clone(), own, asked })
     }
 
     /// What the other ranks must know of this one.
@@ -88,7 +89,7 @@ impl Pending {
     pub fn connect(self, endpoints: &[Vec<u8>]) -> Result<Communicator> {
         let asked = self.asked;
         let parts = self.parts(endpoints)?;
-        let control = parts.0.core().config.control;
+        let control = parts.datapath.core().config.control;
         let reason = "ranks that are connected by `Pending` have nothing to agree by: use `Communicator::create`";
         let report = ControlReport { control, reason: (asked == Control::Service).then(|| reason.to_owned()) };
         Communicator::of(parts, report)
@@ -96,18 +97,20 @@ impl Pending {
 
     /// The same, but for the communicator around it.
     pub(crate) fn parts(self, endpoints: &[Vec<u8>]) -> Result<Parts> {
+        let card = self.card;
         Ok(match self.own {
             Own::Dpa(part, waiter) => {
                 let (engine, footprint) = part.connect(endpoints)?;
-                (Box::new(engine), Arc::new(waiter), footprint)
+                Parts { card, datapath: Box::new(engine), waiter: Arc::new(waiter), footprint }
             }
             Own::Verbs(part, waiter) => {
                 let (engine, footprint) = part.connect(endpoints)?;
-                (Box::new(engine), Arc::new(waiter), footprint)
+                Parts { card, datapath: Box::new(engine), waiter: Arc::new(waiter), footprint }
             }
             Own::Udp(part) => {
                 let (engine, waiter) = part.connect(endpoints)?;
-                (Box::new(engine), Arc::new(waiter), Footprint::default())
+                let (card, footprint) = (engine.carrier.card(), Footprint::default());
+                Parts { card, datapath: Box::new(engine), waiter: Arc::new(waiter), footprint }
             }
         })
     }

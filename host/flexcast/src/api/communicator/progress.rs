@@ -9,7 +9,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 use super::Shared;
-use crate::carrier::datapath::Datapath;
+use crate::engine::datapath::Datapath;
 use crate::error::{Error, Result};
 use crate::op::config::ThreadOptions;
 

@@ -11,10 +11,10 @@ use flexcast_proto::{Cause, Disagreement, RankInfo};
 
 use super::Communicator;
 use crate::api::request::Test;
+use crate::carrier::Parts;
 use crate::carrier::card::Card;
-use crate::carrier::datapath::{Datapath, Waiter};
-use crate::carrier::service::Parts;
 use crate::carrier::udp::UdpOptions;
+use crate::engine::datapath::{Datapath, Waiter};
 use crate::engine::{Admission, Core, Posted, Task};
 use crate::error::{Error, Result};
 use crate::op::config::{Config, Control, ThreadOptions};
@@ -29,7 +29,6 @@ const SOON: Duration = Duration::from_secs(10);
 
 /// A datapath whose calls do what the test wants: it says whether they end the operations that were taken on before.
 struct Staged {
-    card: Card,
     core: Core,
     taken: Vec<Posted<Task>>,
     step: Box<dyn FnMut() -> Result<bool> + Send>,
@@ -42,10 +41,6 @@ impl Datapath for Staged {
 
     fn core_mut(&mut self) -> &mut Core {
         &mut self.core
-    }
-
-    fn card(&self) -> Card {
-        self.card.clone()
     }
 
     fn now_ps(&self) -> u64 {
@@ -141,8 +136,9 @@ fn staged(
     let mut config = Config::for_card(&card);
     configure(&mut config);
     let core = Core::new(RankInfo::new(0, 1).unwrap(), 1, config);
-    let staged = Staged { card: card.clone(), core, taken: Vec::new(), step: Box::new(step) };
-    let parts: Parts = (Box::new(staged), waiter, Footprint::default());
+    let staged = Staged { core, taken: Vec::new(), step: Box::new(step) };
+    let (card_of, footprint) = (card.clone(), Footprint::default());
+    let parts = Parts { card: card_of, datapath: Box::new(staged), waiter, footprint };
     (card, Communicator::of(parts, ControlReport::of(Control::Host)).unwrap())
 }
 

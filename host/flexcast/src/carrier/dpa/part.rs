@@ -5,23 +5,22 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use flexcast_abi::{DeviceAddress, ReceiveView, Signals};
-use flexcast_proto::{Alpha, CollectiveIds, RankInfo, StallWindow};
+use flexcast_proto::{CollectiveIds, RankInfo, StallWindow};
 use flexio::{Access, DeviceBuffer, HostBuffer, MemoryRegion};
 
 use crate::carrier::card::{Card, DatapathKind, Kind};
-use crate::carrier::dpa::card::DpaCard;
+use crate::carrier::control;
+use crate::carrier::dpa::card::{DpaCard, TakenUnits};
+use crate::carrier::dpa::card_protocol::{self, CardProtocol};
+use crate::carrier::dpa::carrier::DpaCarrier;
 use crate::carrier::dpa::copier::Copier;
-use crate::carrier::dpa::device::{self, DeviceDriver};
-use crate::carrier::dpa::driver::{Connect, Driver, QueuePairs};
-use crate::carrier::dpa::engine::{Engine, Parts};
-use crate::carrier::dpa::host::HostDriver;
+use crate::carrier::dpa::protocol::{Connect, DpaProtocol, QueuePairs};
 use crate::carrier::dpa::receive::{self, Receive};
 use crate::carrier::dpa::send::{self, Send};
 use crate::carrier::dpa::targets::Targets;
 use crate::carrier::endpoint::{self, Capabilities, Endpoint, Receiver, Speed, StreamEnds};
 use crate::carrier::pairs::{Adders, Maker, Pairs, unconnected};
-use crate::engine::Core;
-use crate::engine::eager::Gathered;
+use crate::engine::{Core, Engine};
 use crate::error::{Error, Result};
 use crate::op::config::{Config, Derived, ps};
 use crate::op::selection::Selection;
@@ -29,10 +28,21 @@ use crate::op::stream::Stream;
 use crate::p2p;
 use crate::plan::footprint::Footprint;
 use crate::plan::peers::peers;
-use crate::plan::tuner::{self, Conditions, Losses};
+use crate::plan::tuner::{self, Conditions};
 
 /// Number of the first operation.
 const FIRST_OPERATION: u32 = 1;
+
+/// Queues and threads of a communicator; what can reach memory is dropped before the memory.
+struct Queues {
+    /// Connections that carry the protocol's messages, where the host runs it.
+    control: Option<control::Control>,
+    pairs: Pairs,
+    send: Send,
+    receive: Receive,
+    copier: Copier,
+    units: TakenUnits,
+}
 
 /// A communicator that knows its own queues and not yet those of the others.
 pub(crate) struct Part {
@@ -41,7 +51,8 @@ pub(crate) struct Part {
     derived: Derived,
     footprint: Footprint,
     place: RankInfo,
-    parts: Parts,
+    protocol: DpaProtocol,
+    queues: Queues,
     /// Connections for what may go by other ways than multicast.
     direct: Option<p2p::Pending>,
     adders: Adders,
@@ -117,7 +128,7 @@ impl Part {
         }
         let receive_bytes = receive::Shared::new(&derived, ranks).bytes();
         let send_shared = send::Shared::new(&config);
-        let device_shared = device::Shared;
+        let device_shared = card_protocol::Shared;
         let memory = HostBuffer::zeroed(receive_bytes + send_shared.end() + device_shared.end())?;
         let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let (receive_memory, memory) = memory.split_at(receive_bytes)?;
@@ -131,14 +142,25 @@ impl Part {
         let signals_at = signals.as_ref().map(|line| DeviceAddress::new(line.addr().get()));
         let receive = Receive::new(card, &config, &derived, place, receivers, (receive_memory, signals_at))?;
         let send = Send::new(card, &config, &derived, place, senders, (send_memory, send_shared, signals_at))?;
-        let driver: Box<dyn Driver> = match progress.first().zip(signals) {
+        let eager_bytes = config.eager_bytes;
+        let (protocol, connections) = match progress.first().zip(signals) {
             Some((unit, signals)) => {
                 let shared = (device_memory, device_shared, signals);
-                Box::new(DeviceDriver::new(card, &config, place, *unit, &peers, shared)?)
+                let progress = CardProtocol::new(card, &config, place, *unit, &peers, shared)?;
+                (DpaProtocol::Card(Box::new(progress)), None)
             }
-            None => Box::new(HostDriver::new(card, place, FIRST_OPERATION, &peers, &config)?),
+            None => {
+                let connections = control::Control::new(card.pd(), &peers, eager_bytes as usize / 2, config.restarts)?;
+                (DpaProtocol::on_host(place, FIRST_OPERATION, eager_bytes.into()), Some(connections))
+            }
         };
-        let QueuePairs { control, ends, rows } = driver.queue_pairs();
+        let QueuePairs { control, ends, rows } = match (&protocol, &connections) {
+            (DpaProtocol::Card(card), _) => card.queue_pairs(),
+            (_, connections) => {
+                let ends = connections.as_ref().map_or_else(Vec::new, control::Control::ends);
+                QueuePairs { control: Vec::new(), ends, rows: (0, 0) }
+            }
+        };
         let (direct, direct_bytes) = direct(card, &config, place)?.unzip();
         let device = card.device();
         let communicator = endpoint::proposal(card.next_serial(), rank, device);
@@ -165,8 +187,8 @@ impl Part {
         let maker =
             Maker::new((card.pd(), card.lingering()), place, &config, config.selection()).with_adders(adders.clone());
         let pairs = Pairs::new(maker, None);
-        let parts = Parts { driver, pairs, send, receive, copier, _units: units };
-        Ok(Self { card: card.clone(), config, derived, footprint, place, parts, direct, adders, own })
+        let queues = Queues { control: connections, pairs, send, receive, copier, units };
+        Ok(Self { card: card.clone(), config, derived, footprint, place, protocol, queues, direct, adders, own })
     }
 
     /// What the other ranks must know of this one.
@@ -179,7 +201,7 @@ impl Part {
     ///
     /// # Errors
     /// [`Error::Peer`] names a rank that does not fit; [`Error::Flexio`].
-    pub(crate) fn connect(mut self, endpoints: &[Vec<u8>]) -> Result<(Engine, Footprint)> {
+    pub(crate) fn connect(mut self, endpoints: &[Vec<u8>]) -> Result<(Engine<DpaCarrier>, Footprint)> {
         let all = Endpoint::all(&self.own, endpoints)?;
         let id = all[0].communicator;
         let (q_key, group) = (endpoint::q_key(id), |subgroup: u32| endpoint::group(id, subgroup));
@@ -187,15 +209,15 @@ impl Part {
         // A rank alone without them would be: all or none.
         let direct = self.direct.take().filter(|_| all.iter().all(|endpoint| !endpoint.direct.is_empty()));
         if let Some(pending) = direct {
-            let told: Vec<&[u8]> = all.iter().map(|endpoint| endpoint.direct.as_slice()).collect();
+            let endpoints: Vec<&[u8]> = all.iter().map(|endpoint| endpoint.direct.as_slice()).collect();
             let own = self.place.rank();
             let pending = pending.with_link_rate(speed.link_gbit_per_s);
-            self.parts.pairs.group = Some(pending.connect(&told).map_err(|error| unconnected(own, error))?);
+            self.queues.pairs.group = Some(pending.connect(&endpoints).map_err(|error| unconnected(own, error))?);
         }
-        let Self { card, config, derived, footprint, place, adders, .. } = self;
+        let Self { card, config, derived, footprint, place, adders, mut queues, mut protocol, .. } = self;
         let config = Config { link_gbit_per_s: speed.link_gbit_per_s, ..config };
         let maker = Maker::new((card.pd(), card.lingering()), place, &config, config.selection()).with_adders(adders);
-        self.parts.pairs = Pairs::new(maker, self.parts.pairs.group.take());
+        queues.pairs = Pairs::new(maker, queues.pairs.group.take());
         let conditions = Conditions {
             selection: config.selection(),
             ranks: place.ranks(),
@@ -204,37 +226,48 @@ impl Part {
             chunk_bytes: config.chunk_bytes,
             mtu_bytes: card.device().port().mtu_bytes(),
             staged: !config.transport.is_zero_copy(),
-            eager_bytes: self.parts.driver.eager_bytes(),
-            direct: self.parts.pairs.group.is_some(),
+            eager_bytes: protocol.eager_bytes(),
+            direct: queues.pairs.group.is_some(),
         };
-        let Parts { driver, send, receive, .. } = &mut self.parts;
-        let views: Vec<ReceiveView> = receive.views().collect();
-        let first_operation = FIRST_OPERATION;
-        let connect =
-            Connect { card: &card, config: &config, all: &all, communicator: id, first_operation, views: &views };
-        driver.connect(connect, &send.activation_ids().collect::<Vec<_>>())?;
+        match (&mut protocol, &mut queues.control) {
+            (DpaProtocol::Card(progress), _) => {
+                let views: Vec<ReceiveView> = queues.receive.views().collect();
+                let (first_operation, views) = (FIRST_OPERATION, views.as_slice());
+                let connect =
+                    Connect { card: &card, config: &config, all: &all, communicator: id, first_operation, views };
+                progress.connect(connect, &queues.send.activation_ids().collect::<Vec<_>>())?;
+            }
+            (DpaProtocol::Host(conversation), connections) => {
+                conversation.connect(id);
+                if let Some(connections) = connections {
+                    connections.connect(place.rank(), &all, &config)?;
+                }
+            }
+        }
         let ends = (place.rank(), all.as_slice());
-        self.parts.receive.connect(&card, ends, q_key, group, &config)?;
-        self.parts.send.connect(&card, ends, q_key, group, &config)?;
-        let engine = Engine {
-            parts: self.parts,
-            gathered: Gathered::default(),
-            current: None,
+        queues.receive.connect(&card, ends, q_key, group, &config)?;
+        queues.send.connect(&card, ends, q_key, group, &config)?;
+        let stall = StallWindow::new(config.first_window_ps());
+        let Queues { control, pairs, send, receive, copier, units } = queues;
+        let carrier = DpaCarrier {
+            control,
+            pairs,
+            send,
+            receive,
+            copier,
+            _units: units,
             lost: Vec::new(),
             card,
+            place,
             derived,
             conditions,
-            ids: CollectiveIds::new(derived.layout, ps(config.packet_lifetime)),
-            alpha: Alpha::new(config.overheads.in_ps()),
             backoff: tuner::Backoff::default(),
             slowness: tuner::Slowness::default(),
-            stall: StallWindow::new(config.first_window_ps()),
-            losses: Losses::default(),
+            ids: CollectiveIds::new(derived.layout, ps(config.packet_lifetime)),
             late_chunks: None,
             polled_ps: 0,
             notified: false,
-            core: Core::new(place, id, config),
         };
-        Ok((engine, footprint))
+        Ok((Engine::new(carrier, Core::new(place, id, config), protocol, stall), footprint))
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flexio::{Device, Provider};
 
-use crate::carrier::datapath::Waiter;
+use crate::engine::datapath::Waiter;
 
 /// Lets time pass between two looks at what a card has written.
 #[derive(Debug)]

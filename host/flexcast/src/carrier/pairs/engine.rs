@@ -1,188 +1,193 @@
-//! Collectives between pairs of ranks in the engine of a datapath over RDMA cards: begin, progress and end.
+//! Collectives between pairs of ranks in the engine of a carrier over an RDMA card: begin, progress and end.
 
-use flexcast_proto::{Algorithm, Cause, FailureCode, OperationDescriptor};
+use flexcast_proto::{Algorithm, Cause, FailureCode, OperationDescriptor, RankSet};
 
 use super::setup::Connecting;
 use super::sparse::Need;
-use super::{Bounds, News, Pairs, Refusal, SetupOperation, Way};
-use crate::carrier::datapath::Datapath;
-use crate::engine::Posted;
-use crate::engine::Task;
-use crate::engine::notice::Notice;
+use super::{News, Pairs, Refusal, SetupOperation, Way, Work};
+use crate::engine::event::Event;
+use crate::engine::operation::Purpose as _;
+use crate::engine::{Carrier, Engine, Exchange, Operation, Operations, Posted, Protocol as _, State};
 use crate::error::Result;
-use crate::op::buffer::Buffer;
 use crate::op::collective::Collective;
 use crate::op::config::ps;
 use crate::op::decision::Decision;
 use crate::op::outcome::{Done, Failed};
-use crate::op::report::Report;
+use crate::op::report::{Phases, PhasesPs, Report};
 use crate::op::sparse_cost::Densities;
 use crate::op::tuning::Tuning;
 use crate::plan::tuner::Conditions;
 
-/// The engine of a datapath, which has operations of blocks of its own.
-pub(crate) trait PairEngine: Datapath {
+/// A carrier whose ranks have connections between them.
+pub(crate) trait PairCarrier: Carrier<Purpose = Option<Box<SetupOperation>>, Work = Work> {
     fn pairs(&self) -> &Pairs;
 
     fn pairs_mut(&mut self) -> &mut Pairs;
 
     fn conditions(&self) -> &Conditions;
+}
 
-    /// Number of the operation that is posted next.
-    fn operation(&self) -> u32;
+/// How a collective goes.
+fn decide<C: PairCarrier>(engine: &Engine<C>, collective: &Collective) -> Decision {
+    let (table, is_ordered) = (Tuning::between_pairs(), engine.ops.core.config.reproducible);
+    engine.carrier.conditions().decide_collective(table, collective, is_ordered, &Densities::default())
+}
 
-    /// Takes an operation that has no barrier.
-    fn start_direct(&mut self, descriptor: OperationDescriptor, now_ps: u64);
-
-    fn notify(&mut self, now_ps: u64, notice: Notice);
-
-    /// Does what the protocol asks for.
-    fn carry_out(&mut self, now_ps: u64) -> Result<()>;
-
-    /// Begins a setup operation. False: it cannot begin yet, and waits for its turn.
-    fn begin_setup(&mut self, posted: Posted, setup: Box<SetupOperation>, now_ps: u64) -> Result<bool, Box<Failed>>;
-
-    /// Whether a setup operation that is multicast could begin now.
-    fn has_room(&self, now_ps: u64) -> bool;
-
-    /// Whether what this rank has said of operations has not all gone to the card, although none has failed.
-    fn has_more_to_say(&self) -> bool;
-
-    /// Whether all that this rank has said is acknowledged.
-    fn is_heard(&self) -> bool;
-
-    /// Begins a collective, or what has to come before it. False: it cannot begin yet, and waits for its turn.
-    ///
-    /// # Errors
-    /// It cannot be carried: with its buffers.
-    fn begin_collective(&mut self, posted: Posted<Collective>, now_ps: u64) -> Result<bool, Box<Failed>> {
-        let (table, is_ordered) = (Tuning::between_pairs(), self.core().config.reproducible);
-        let decision = self.conditions().decide_collective(table, &posted.plan, is_ordered, &Densities::default());
-        let is_barrier = posted.plan == Collective::Barrier;
-        let need = self.pairs().need(&posted.plan, decision.algorithm(), &self.core().config);
-        if is_barrier || self.pairs().needs_connections(need.as_ref()) {
-            // Before queue pairs are made for it.
-            if !is_barrier && !self.has_room(now_ps) {
-                self.core_mut().waiting.push_front(posted.map(Task::Collective));
-                return Ok(false);
-            }
-            let (posted, setup) = self.pairs().setup(posted, &decision, &self.core().config)?;
-            return self.begin_setup(posted, setup, now_ps);
-        }
-        if need.is_some() && self.conditions().ranks > 1 {
-            // Its messages do not say what is called: the barrier does.
-            let what = (posted.plan.kind().name(), posted.plan.summary(decision.algorithm()));
-            let (posted, setup) = self.pairs().meeting(posted, what, &self.core().config)?;
-            return self.begin_setup(posted, setup, now_ps);
-        }
-        self.start_collective(posted, now_ps)?;
-        Ok(true)
+/// Begins a collective, or what has to come before it.
+///
+/// # Errors
+/// It cannot be carried: with its buffers.
+pub(crate) fn begin_collective<C: PairCarrier>(
+    engine: &mut Engine<C>,
+    posted: Posted<Collective>,
+    now_ps: u64,
+) -> Result<(), Box<Failed>> {
+    let decision = decide(engine, &posted.plan);
+    let (pairs, config) = (engine.carrier.pairs(), &engine.ops.core.config);
+    let is_barrier = posted.plan == Collective::Barrier;
+    let need = pairs.need(&posted.plan, decision.algorithm(), config);
+    if is_barrier || pairs.needs_connections(need.as_ref()) {
+        let (posted, setup) = pairs.setup(posted, &decision, config)?;
+        return begin_setup(engine, posted, setup, now_ps);
     }
+    if need.is_some() && engine.carrier.conditions().ranks > 1 {
+        // Its messages do not say what is called: the barrier does.
+        let what = (posted.plan.kind().name(), posted.plan.summary(decision.algorithm()));
+        let (posted, setup) = pairs.meeting(posted, what, config)?;
+        return begin_setup(engine, posted, setup, now_ps);
+    }
+    start_collective(engine, posted, now_ps)
+}
 
-    /// Begins a collective whose connections are there.
-    ///
-    /// # Errors
-    /// It cannot be carried: with its buffers.
-    fn start_collective(&mut self, posted: Posted<Collective>, now_ps: u64) -> Result<(), Box<Failed>> {
-        let (table, is_ordered) = (Tuning::between_pairs(), self.core().config.reproducible);
-        let decision = self.conditions().decide_collective(table, &posted.plan, is_ordered, &Densities::default());
-        let need = self.pairs().need(&posted.plan, decision.algorithm(), &self.core().config);
-        let bounds = Bounds {
-            operation: self.operation(),
-            wait_ps: ps(self.core().config.barrier_timeout),
-            repair_ps: ps(self.core().config.recovery_timeout),
-        };
-        let decision = decision.with_aggregation(need.as_ref().map(Need::aggregation));
-        let decision = decision.with_fixed_point(need.as_ref().and_then(Need::fixed_point));
-        let descriptor = self.pairs_mut().begin(posted, decision, bounds, need)?;
-        self.start_direct(descriptor, now_ps);
-        // What has come early may differ: then nothing is sent.
-        if let Err(error) = self.carry_out(now_ps) {
-            self.core_mut().set_fault(error);
+/// Begins a setup operation.
+fn begin_setup<C: PairCarrier>(
+    engine: &mut Engine<C>,
+    posted: Posted,
+    setup: Box<SetupOperation>,
+    now_ps: u64,
+) -> Result<(), Box<Failed>> {
+    let decision = match setup.is_barrier() {
+        true => Decision::of(Algorithm::Eager),
+        // Connections may be what it makes.
+        false => engine.carrier.conditions().without_connections().decide(&posted.plan.shape(), true),
+    };
+    engine.begin_blocks(posted, decision, Some(setup), now_ps)
+}
+
+/// Begins a collective whose connections are there.
+fn start_collective<C: PairCarrier>(
+    engine: &mut Engine<C>,
+    posted: Posted<Collective>,
+    now_ps: u64,
+) -> Result<(), Box<Failed>> {
+    let decision = decide(engine, &posted.plan);
+    let Engine { carrier, ops } = engine;
+    let need = carrier.pairs().need(&posted.plan, decision.algorithm(), &ops.core.config);
+    let decision = decision.with_aggregation(need.as_ref().map(Need::aggregation));
+    let decision = decision.with_fixed_point(need.as_ref().and_then(Need::fixed_point));
+    let summary = posted.plan.summary(decision.algorithm());
+    let (work, foreign_bytes) = match carrier.pairs_mut().bind(&posted.plan, summary, need) {
+        Ok(bound) => bound,
+        Err(error) => return Err(posted.refuse(error)),
+    };
+    let Posted { request, plan: collective, send, receive, posted_ps } = posted;
+    let phases = Phases(PhasesPs { posted_ps, armed_ps: Some(posted_ps), ..PhasesPs::default() });
+    let number = ops.protocol.operation();
+    ops.exchange = Some(Exchange {
+        request,
+        name: collective.kind().name(),
+        send,
+        receive,
+        number,
+        summary,
+        state: State::Active,
+        ended_ps: 0,
+        deadline_ps: u64::MAX,
+        report: Report { phases, decision, foreign_bytes, ..Report::default() },
+        work: Work::new(collective, work),
+    });
+    let wait_ps = ps(ops.core.config.barrier_timeout);
+    let descriptor = OperationDescriptor {
+        operation: number,
+        roots: RankSet::EMPTY,
+        pieces: 1,
+        summary,
+        barrier_timeout_ps: wait_ps,
+        cutoff_ps: wait_ps,
+        bound_ps: ps(ops.core.config.recovery_timeout),
+    };
+    ops.protocol.start_direct(descriptor, now_ps);
+    carrier.wake();
+    // What has come early may differ: then nothing is sent.
+    if let Err(error) = engine.carry_out(now_ps) {
+        engine.ops.core.set_fault(error);
+    }
+    let Engine { carrier, ops } = engine;
+    if let Some(exchange) = ops.exchange.as_mut() {
+        let news = carrier.pairs_mut().start(exchange, now_ps);
+        take_news(ops, news, now_ps);
+    }
+    Ok(())
+}
+
+fn take_news<C: PairCarrier>(ops: &mut Operations<C>, news: News, now_ps: u64) -> bool {
+    let any = news.iter().any(Option::is_some);
+    news.into_iter().flatten().for_each(|event| ops.protocol.handle(now_ps, event));
+    any
+}
+
+/// Moves the collective on that is under way. Returns whether anything has happened.
+pub(crate) fn poll<C: PairCarrier>(engine: &mut Engine<C>, now_ps: u64) -> bool {
+    let Engine { carrier, ops } = engine;
+    let Some(exchange) = ops.exchange.as_mut() else { return false };
+    let deadline_ps = exchange.deadline_ps;
+    let news = carrier.pairs_mut().poll(exchange, now_ps);
+    let any = take_news(ops, news, now_ps);
+    ops.protocol.handle(now_ps, Event::Time);
+    any || now_ps >= deadline_ps
+}
+
+/// Ends an operation of blocks that has gone well. What a setup operation was run for goes on, or is done.
+pub(crate) fn finish<C: PairCarrier>(engine: &mut Engine<C>, operation: Operation<C>, now_ps: u64) {
+    let Operation { request, send, receive, mut report, purpose, .. } = operation;
+    let requests = engine.ops.core.requests.clone();
+    let Some(setup) = purpose else {
+        return requests.finish(request, Ok(Done { send, receive, report }));
+    };
+    // A failure that came together with the setup operation's end has found no collective that it could end: none
+    // begins.
+    if let Some(failure) = requests.broken()
+        && !matches!(setup.way, Way::Barrier)
+    {
+        report.failure = Some(failure);
+        let error = requests.failed(setup.name, failure, None);
+        return requests.finish(request, Err(Some(setup).refuse(Failed { error, send: None, receive: None, report })));
+    }
+    let SetupOperation { name, summary, way } = *setup;
+    let failed = match way {
+        Way::Barrier => {
+            report.decision = Decision::of(Algorithm::Dissemination);
+            return requests.finish(request, Ok(Done { send, receive, report }));
         }
-        let news = self.pairs_mut().start(now_ps);
-        self.take_news(news, now_ps);
-        Ok(())
-    }
-
-    fn take_news(&mut self, news: News, now_ps: u64) -> bool {
-        let any = news.iter().any(Option::is_some);
-        news.into_iter().flatten().for_each(|notice| self.notify(now_ps, notice));
-        any
-    }
-
-    /// Moves the collective on that is under way. Returns whether anything has happened.
-    fn poll_pairs(&mut self, now_ps: u64) -> bool {
-        let Some(deadline_ps) = self.pairs().exchange.as_ref().map(|exchange| exchange.deadline_ps) else {
-            return false;
-        };
-        let news = self.pairs_mut().poll(now_ps);
-        let any = self.take_news(news, now_ps);
-        self.notify(now_ps, Notice::Time);
-        any || now_ps >= deadline_ps
-    }
-
-    /// Ends a collective that is over. Returns whether one was.
-    fn end_pairs(&mut self, now_ps: u64) -> Result<bool> {
-        // The caller may stay away for long once it has ended.
-        if !self.pairs().is_busy() || self.has_more_to_say() {
-            return Ok(false);
-        }
-        let (is_heard, requests) = (self.is_heard(), self.core().requests.clone());
-        let ended = match self.pairs_mut().release(now_ps) {
-            Some(ended) => Some(ended),
-            None => self.pairs_mut().wind_up(&requests, is_heard, now_ps)?,
-        };
-        let Some((request, outcome)) = ended else { return Ok(false) };
-        requests.finish(request, outcome);
-        Ok(true)
-    }
-
-    /// A setup operation is over: what it was run for goes on, or is done.
-    fn finish_setup(
-        &mut self,
-        setup: SetupOperation,
-        (request, send, receive, mut report): (u64, Option<Buffer>, Buffer, Report),
-        now_ps: u64,
-    ) {
-        // A failure that came together with the setup operation's end has found no collective that it could end: none
-        // begins.
-        if let Some(failure) = self.core().requests.broken()
-            && !matches!(setup.way, Way::Barrier)
-        {
-            report.failure = Some(failure);
-            let error = self.core().requests.failed(setup.name, failure, None);
-            let failed = Failed { error, send: None, receive: None, report };
-            return self.core().requests.finish(request, Err(SetupOperation::failed(Some(Box::new(setup)), failed)));
-        }
-        let SetupOperation { name, summary, way } = setup;
-        let connecting = match way {
-            Way::Barrier => {
-                report.decision = Decision::of(Algorithm::Dissemination);
-                return self.core().requests.finish(request, Ok(Done { send, receive, report }));
-            }
-            Way::Connect(connecting) => *connecting,
-            Way::Meet(posted) => {
-                if let Err(failed) = self.start_collective(*posted, now_ps) {
-                    self.core().requests.finish(request, Err(failed));
-                    self.fail_here(Cause::Device(FailureCode::NotStarted));
+        Way::Meet(posted) => match start_collective(engine, *posted, now_ps) {
+            Ok(()) => return,
+            Err(failed) => failed,
+        },
+        Way::Connect(connecting) => {
+            let Connecting { pending, need, posted } = *connecting;
+            match engine.carrier.pairs_mut().connect(pending, &receive, need.as_ref()) {
+                Ok(()) => {
+                    let meeting = engine.carrier.pairs().meeting(posted, (name, summary), &engine.ops.core.config);
+                    match meeting.and_then(|(posted, setup)| begin_setup(engine, posted, setup, now_ps)) {
+                        Ok(()) => return,
+                        Err(failed) => failed,
+                    }
                 }
-                return;
+                Err(Refusal::Everywhere(error)) => return requests.finish(request, Err(posted.refuse(error))),
+                Err(Refusal::Here(error)) => posted.refuse(error),
             }
-        };
-        let Connecting { pending, need, posted } = connecting;
-        let failed = match self.pairs_mut().connect(pending, &receive, need.as_ref()) {
-            Ok(()) => {
-                let meeting = self.pairs().meeting(posted, (name, summary), &self.core().config);
-                match meeting.and_then(|(posted, setup)| self.begin_setup(posted, setup, now_ps)) {
-                    Ok(_) => return,
-                    Err(failed) => failed,
-                }
-            }
-            Err(Refusal::Everywhere(error)) => return self.core().requests.finish(request, Err(posted.refuse(error))),
-            Err(Refusal::Here(error)) => posted.refuse(error),
-        };
-        self.core().requests.finish(request, Err(failed));
-        self.fail_here(Cause::Device(FailureCode::NotStarted));
-    }
+        }
+    };
+    requests.finish(request, Err(failed));
+    engine.fail_here(Cause::Device(FailureCode::NotStarted));
 }

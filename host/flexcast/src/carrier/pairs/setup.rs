@@ -7,6 +7,7 @@ use super::Pairs;
 use super::connect::Pending;
 use super::sparse::Need;
 use crate::engine::Posted;
+use crate::engine::operation::Purpose;
 use crate::op::buffer::Buffer;
 use crate::op::collective::Collective;
 use crate::op::config::Config;
@@ -50,10 +51,20 @@ impl SetupOperation {
     pub(crate) const fn is_barrier(&self) -> bool {
         matches!(self.way, Way::Barrier | Way::Meet(_))
     }
+}
 
-    /// Gives the user's buffers back for those of the setup operation, if these are others.
-    pub(crate) fn failed(setup: Option<Box<Self>>, failed: Failed) -> Box<Failed> {
-        let Posted { send, receive, .. } = match setup.map(|setup| setup.way) {
+/// None: an operation that is run for itself.
+impl Purpose for Option<Box<SetupOperation>> {
+    fn name(&self) -> Option<&'static str> {
+        self.as_ref().map(|setup| setup.name)
+    }
+
+    fn summary(&self) -> Option<Summary> {
+        self.as_ref().map(|setup| setup.summary)
+    }
+
+    fn refuse(self, failed: Failed) -> Box<Failed> {
+        let Posted { send, receive, .. } = match self.map(|setup| setup.way) {
             None | Some(Way::Barrier) => return Box::new(failed),
             Some(Way::Connect(connecting)) => connecting.posted,
             Some(Way::Meet(posted)) => *posted,

@@ -15,8 +15,8 @@ use super::returning::Returning;
 use super::segment::Segment;
 use super::settings::{Settings, Way};
 use crate::carrier::card::{Card, DatapathKind};
-use crate::carrier::datapath::Datapath;
 use crate::engine::Core;
+use crate::engine::datapath::Datapath;
 use crate::engine::{Admission, Posted, Task};
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
@@ -57,6 +57,7 @@ pub(super) struct Engine {
     /// Buffers that the card does not let go of.
     lost: Vec<Buffer>,
     inner: Box<dyn Datapath>,
+    card: Card,
     /// The DPA moves the data of Broadcasts and Allgathers.
     hands_over: bool,
     topology: Topology,
@@ -81,6 +82,7 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn new(
         inner: Box<dyn Datapath>,
+        card: Card,
         session: Session,
         (topology, group): (Topology, u32),
         segment: Option<Segment>,
@@ -89,7 +91,7 @@ impl Engine {
         // As the communicator was made, with control by service processes.
         let config = inner.core().config.clone().control(Control::Service);
         let core = Core::around(inner.core(), config);
-        let hands_over = inner.card().datapath() == DatapathKind::Dpa;
+        let hands_over = card.datapath() == DatapathKind::Dpa;
         let most = session.welcome().collectives.max(1) as usize;
         let deferred_free = Arc::new(DeferredFree::new(session.address()));
         Self {
@@ -103,6 +105,7 @@ impl Engine {
             returning: Vec::new(),
             lost: Vec::new(),
             inner,
+            card,
             hands_over,
             topology,
             group,
@@ -169,7 +172,7 @@ impl Engine {
     /// own.
     fn copy_aside(&mut self, posted: &mut Posted<Task>) -> Result<()> {
         let len = posted.receive.len();
-        let mut aside = self.inner.card().buffer(len)?;
+        let mut aside = self.card.buffer(len)?;
         aside.copy_from(0, &posted.receive, 0, len)?;
         posted.send = Some(aside);
         self.aside.push(posted.request);
@@ -479,10 +482,6 @@ impl Datapath for Engine {
 
     fn core_mut(&mut self) -> &mut Core {
         &mut self.core
-    }
-
-    fn card(&self) -> Card {
-        self.inner.card()
     }
 
     fn now_ps(&self) -> u64 {

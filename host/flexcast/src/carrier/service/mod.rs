@@ -12,4 +12,4 @@ mod segment;
 mod set_up;
 mod settings;
 
-pub(crate) use set_up::{EXCHANGES, Parts, set_up};
+pub(crate) use set_up::{EXCHANGES, set_up};

@@ -1,7 +1,6 @@
 //! Agreement of the ranks of a communicator on their service processes, or on using none.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flexcast_proto::service::wire::{Group, NO_CORE, Place, Secret};
@@ -13,14 +12,11 @@ use super::engine::Engine;
 use super::segment::{Handle, Made, Segment};
 use super::settings::{SETTINGS_BYTES, Settings};
 use crate::bootstrap::Exchange;
-use crate::carrier::datapath::{Datapath, Waiter};
+use crate::carrier::Parts;
+use crate::engine::datapath::Waiter;
 use crate::error::{Error, Result};
 use crate::op::config::Control;
 use crate::op::service_options::{ControlReport, ServiceOptions};
-use crate::plan::footprint::Footprint;
-
-/// What a communicator is made of.
-pub(crate) type Parts = (Box<dyn Datapath>, Arc<dyn Waiter>, Footprint);
 
 /// Exchanges of [`set_up`].
 pub(crate) const EXCHANGES: u32 = 4;
@@ -208,7 +204,8 @@ fn open_segment(
 ///
 /// # Errors
 /// [`Error::Exchange`](crate::Error::Exchange). That there is no service process is none.
-pub(crate) fn set_up((inner, waiter, footprint): Parts, exchange: &mut dyn Exchange) -> Result<(Parts, ControlReport)> {
+pub(crate) fn set_up(parts: Parts, exchange: &mut dyn Exchange) -> Result<(Parts, ControlReport)> {
+    let Parts { card, datapath: inner, waiter, footprint } = parts;
     let options = inner.core().config.service.clone();
     let settings = Settings::of(&options);
     let rank = exchange.rank();
@@ -225,7 +222,6 @@ pub(crate) fn set_up((inner, waiter, footprint): Parts, exchange: &mut dyn Excha
 
     let connected = agreed.as_ref().map_err(Clone::clone).and_then(|map| {
         let (_, secret) = own.as_ref().map_err(Clone::clone)?;
-        let card = inner.card();
         let pd = card.pd().ok_or("the card reaches no memory")?;
         let timing = SessionTiming { connect: options.connect, greeting: options.connect };
         let keys = u16::try_from(options.bound_keys).unwrap_or(u16::MAX);
@@ -243,7 +239,6 @@ pub(crate) fn set_up((inner, waiter, footprint): Parts, exchange: &mut dyn Excha
         join(&mut session, &group, (map.group, rank), options.connect, &*waiter)?;
         let is_first = looks_at(&map.topology, Delivery::Hierarchical, rank) == rank;
         let made = (is_first && settings.may_share(&map.topology)).then(|| {
-            let card = inner.card();
             let pd = card.pd().ok_or("the card reaches no memory")?;
             let bounds = (settings.segment_bytes, options.connect);
             make_segment(&mut session, (map, rank), pd, bounds, &*waiter)
@@ -264,7 +259,6 @@ pub(crate) fn set_up((inner, waiter, footprint): Parts, exchange: &mut dyn Excha
             Some(Ok(Own { made, id, known })) => (Some(made.shared(id)), known),
             Some(Err(reason)) => (None, Err(reason)),
             None => {
-                let card = inner.card();
                 let pd = card.pd().ok_or_else(|| "the card reaches no memory".to_owned());
                 let opened =
                     pd.and_then(|pd| open_segment(&mut session, (&map, rank), &all, pd, settings.segment_bytes));
@@ -288,11 +282,12 @@ pub(crate) fn set_up((inner, waiter, footprint): Parts, exchange: &mut dyn Excha
         Err(reason) => {
             tracing::warn!(%reason, "not all ranks have a service process: the hosts carry the operations out");
             let report = ControlReport { control: Control::Host, reason: Some(reason) };
-            return Ok(((inner, waiter, footprint), report));
+            return Ok((Parts { card, datapath: inner, waiter, footprint }, report));
         }
     };
-    let engine = Engine::new(inner, session, (map.topology, map.group), segment);
-    Ok(((Box::new(engine), waiter, footprint), ControlReport::of(Control::Service)))
+    let engine = Engine::new(inner, card.clone(), session, (map.topology, map.group), segment);
+    let parts = Parts { card, datapath: Box::new(engine), waiter, footprint };
+    Ok((parts, ControlReport::of(Control::Service)))
 }
 
 #[cfg(test)]

@@ -24,6 +24,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::op::tuning::MOST_SUBGROUPS;
 
+/// Bits of a chunk's number.
+pub(crate) const PSN_BITS: u32 = 31;
+/// Most chunks of an operation: what their numbers reach.
+pub(crate) const MOST_CHUNKS: u64 = (1 << PSN_BITS) - 1;
 /// Version of this format.
 pub(crate) const VERSION: u8 = 1;
 /// Bytes in front of a chunk.

@@ -12,8 +12,8 @@ use socket2::{SockRef, Socket};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::carrier::{Links, UdpCarrier};
 use super::datagram::{Codec, Secret};
-use super::engine::{Engine, Links};
 use super::fanout::{self, Bell, Fanout, Meeting, Member};
 use super::interface::{Interface, LEAST_MTU_BYTES, MOST_MTU_BYTES};
 use super::path::{self, PathMtu, Probing};
@@ -21,6 +21,7 @@ use super::sockets::{self, Sockets, at};
 use super::told;
 use super::waiter::SocketWaiter;
 use crate::carrier::udp::defaults::ETHERNET_GBIT_PER_S;
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::mesh::aggregator::Key;
 use crate::mesh::external::resolve;
@@ -36,11 +37,6 @@ const TCP_BYTES: u32 = 20;
 const MAGIC: [u8; 4] = *b"FXUD";
 /// Version of what ranks tell one another, and of all that they send afterwards.
 const VERSION: u32 = 8;
-
-/// Bits of a chunk's number.
-pub(crate) const PSN_BITS: u32 = 31;
-/// Most chunks of an operation: what their numbers reach.
-pub(crate) const MOST_CHUNKS: u64 = (1 << PSN_BITS) - 1;
 
 /// What a rank tells the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -333,7 +329,7 @@ impl Part {
     }
 
     /// Connects to the ranks that told `endpoints`.
-    pub(crate) fn connect(self, endpoints: &[Vec<u8>]) -> Result<(Engine, SocketWaiter)> {
+    pub(crate) fn connect(self, endpoints: &[Vec<u8>]) -> Result<(Engine<UdpCarrier>, SocketWaiter)> {
         let all = self.all(endpoints)?;
         let of_first = endpoints[0].get(size_of::<Endpoint>()..).and_then(told::decode);
         let Some(tuning) = of_first else {
@@ -422,7 +418,7 @@ impl Part {
             probing,
         };
         let waiter = SocketWaiter::new()?;
-        let engine = Engine::new(interface, place, id, config, links, waiter.clone())?;
+        let engine = UdpCarrier::engine(interface, place, id, config, links, waiter.clone())?;
         Ok((engine, waiter))
     }
 

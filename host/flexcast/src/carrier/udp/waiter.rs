@@ -9,7 +9,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::fanout::Fanout;
-use crate::carrier::datapath::Waiter;
+use crate::engine::datapath::Waiter;
 use crate::error::{Error, Result};
 use crate::mesh::{Interest, Rings, Watch};
 

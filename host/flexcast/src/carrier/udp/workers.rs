@@ -20,7 +20,7 @@ use super::fanout::Fanout;
 use super::pump::{has_room, pump};
 use super::sockets::{Lane, RUN_BYTES, Sent, Sockets};
 use super::waiter::SocketWaiter;
-use crate::carrier::datapath::Waiter as _;
+use crate::engine::datapath::Waiter as _;
 use crate::error::{Error, Result};
 use crate::memory::nodes::{self, Nodes};
 

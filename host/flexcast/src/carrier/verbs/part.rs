@@ -3,12 +3,13 @@
 use flexcast_proto::RankInfo;
 
 use super::card::VerbsCard;
-use super::engine::{Engine, Links};
+use super::carrier::{Links, VerbsCarrier};
 use super::queues::{Queues, Root};
 use crate::carrier::card::{Card, DatapathKind, Kind};
 use crate::carrier::control;
 use crate::carrier::endpoint::{self, Capabilities, Endpoint, Receiver, Speed};
 use crate::carrier::pairs::{Adders, Maker, Pairs};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::op::config::{Config, Control, Derived};
 use crate::op::selection::Selection;
@@ -110,7 +111,7 @@ impl Part {
     ///
     /// # Errors
     /// [`Error::Peer`] names a rank that does not fit; [`Error::Flexio`].
-    pub(crate) fn connect(self, endpoints: &[Vec<u8>]) -> Result<(Engine, Footprint)> {
+    pub(crate) fn connect(self, endpoints: &[Vec<u8>]) -> Result<(Engine<VerbsCarrier>, Footprint)> {
         let all = Endpoint::all(&self.own, endpoints)?;
         let Self { card, place, config, derived, footprint, mut queues, mut control, adders, .. } = self;
         let id = all[0].communicator;
@@ -123,7 +124,7 @@ impl Part {
         let maker = Maker::new((card.pd(), card.lingering()), place, &config, Selection::Multicast).with_adders(adders);
         let pairs = Pairs::new(maker, None);
         let links = Links { queues, control, pairs, roots, slots };
-        let engine = Engine::new(card, place, id, (config, derived), links);
+        let engine = VerbsCarrier::engine(card, place, id, (config, derived), links);
         Ok((engine, footprint))
     }
 }

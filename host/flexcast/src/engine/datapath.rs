@@ -1,0 +1,191 @@
+//! Interface of the engine to communicators.
+
+use std::time::Duration;
+
+use flexcast_abi::{SendReport, Statistics};
+use flexcast_proto::{Cause, Disagreement};
+
+use super::{Admission, Carrier, Core, Engine, Posted, Protocol as _, Task};
+use crate::error::Result;
+use crate::op::buffer::Buffer;
+use crate::op::outcome::Failed;
+use crate::op::report::MessageCounts;
+
+/// What carries the operations of a communicator. One thread has it at a time.
+pub(crate) trait Datapath: Send {
+    /// The rank and its settings, the queue, and how operations end.
+    fn core(&self) -> &Core;
+
+    /// The same, to be changed.
+    fn core_mut(&mut self) -> &mut Core;
+
+    /// The time that operations count by, in picoseconds.
+    fn now_ps(&self) -> u64;
+
+    /// What it takes on.
+    fn admission(&self) -> Admission;
+
+    /// Whether no operation is under way.
+    fn is_free(&self) -> bool;
+
+    /// Starts an operation, ahead of which there is none.
+    ///
+    /// # Errors
+    /// It cannot be started: with its buffers.
+    fn start(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>>;
+
+    /// Takes an admitted operation on: starts it if none is ahead of it, otherwise it waits for its turn.
+    ///
+    /// # Errors
+    /// The operation cannot be started: with its buffers.
+    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+        if self.is_free() && self.core().waiting.is_empty() {
+            return self.start(posted);
+        }
+        self.core_mut().waiting.push_back(posted);
+        Ok(())
+    }
+
+    /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks.
+    fn advance(&mut self) -> Result<bool>;
+
+    /// The same. After an error nothing may end any more: whoever waits is to poll.
+    fn progress(&mut self) -> Result<bool> {
+        let moved = self.advance();
+        if moved.is_err() {
+            self.core().requests.give_up();
+        }
+        moved
+    }
+
+    /// Takes back what a service process may use of a buffer that no operation has; returns whether that is done, or
+    /// there was nothing. To be called again until then, with [`Datapath::progress`] between. `is_late`: a process that
+    /// has not answered by now counts as gone.
+    ///
+    /// # Errors
+    /// The failure of a library call.
+    fn take_back(&mut self, _buffer: &mut Buffer, _is_late: bool) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// When [`Datapath::progress`] is to be called next even if nothing comes, by [`Datapath::now_ps`]; none if nothing
+    /// is under way.
+    fn deadline_ps(&self) -> Option<u64>;
+
+    /// Whether no operation is under way or waits for its turn.
+    fn is_idle(&self) -> bool {
+        self.is_free() && self.core().waiting.is_empty()
+    }
+
+    /// Whether a caller whose operations are over may stay away: what this rank has said of them goes out without
+    /// [`Datapath::progress`]. If not, a few more calls of it help, which wait for nobody else.
+    fn may_be_left(&self) -> bool {
+        true
+    }
+
+    /// Ends everything because of something on this rank.
+    fn fail_here(&mut self, cause: Cause);
+
+    fn disagreement(&self) -> Option<Disagreement>;
+
+    fn messages(&self) -> MessageCounts;
+
+    /// See [`Communicator::is_flagged`](crate::Communicator::is_flagged).
+    fn is_flagged(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn receive_statistics(&self) -> Result<Statistics>;
+
+    fn send_statistics(&self) -> Result<SendReport>;
+}
+
+impl<C: Carrier> Datapath for Engine<C> {
+    fn core(&self) -> &Core {
+        &self.ops.core
+    }
+
+    fn core_mut(&mut self) -> &mut Core {
+        &mut self.ops.core
+    }
+
+    fn now_ps(&self) -> u64 {
+        self.carrier.now_ps()
+    }
+
+    fn admission(&self) -> Admission {
+        self.carrier.admission(&self.ops.core.config)
+    }
+
+    fn is_free(&self) -> bool {
+        self.ops.is_free()
+    }
+
+    fn start(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+        self.post(posted)
+    }
+
+    fn advance(&mut self) -> Result<bool> {
+        self.move_on()
+    }
+
+    fn deadline_ps(&self) -> Option<u64> {
+        if self.ops.core.is_due(self.ops.is_free()) || self.carrier.is_due() {
+            return Some(0);
+        }
+        let own_ps = self.carrier.deadline_ps(&self.ops);
+        own_ps.into_iter().chain(self.wind_up_ps()).min()
+    }
+
+    fn may_be_left(&self) -> bool {
+        self.carrier.may_be_left(&self.ops)
+    }
+
+    fn fail_here(&mut self, cause: Cause) {
+        Self::fail_here(self, cause);
+    }
+
+    fn disagreement(&self) -> Option<Disagreement> {
+        self.ops.protocol.disagreement()
+    }
+
+    fn messages(&self) -> MessageCounts {
+        self.ops.protocol.messages()
+    }
+
+    fn is_flagged(&self) -> Result<bool> {
+        self.carrier.is_flagged(&self.ops)
+    }
+
+    fn receive_statistics(&self) -> Result<Statistics> {
+        self.carrier.receive_statistics()
+    }
+
+    fn send_statistics(&self) -> Result<SendReport> {
+        self.carrier.send_statistics()
+    }
+}
+
+/// How a thread waits for a datapath without holding it.
+pub(crate) trait Waiter: Send + Sync {
+    /// Lets time pass after a look in vain: until something may have come, at most so long.
+    fn wait(&self, most: Duration);
+
+    /// The same for a thread that others wake ([`Waiter::wake`]) after they have made `is_called` true. `_stays_awake`:
+    /// it has a processor to itself, and looks for a while before it sleeps; otherwise others that compute want that.
+    fn sleep(&self, most: Duration, _stays_awake: bool, is_called: &dyn Fn() -> bool) {
+        if !is_called() {
+            self.wait(most);
+        }
+    }
+
+    /// Ends the waits of other threads.
+    fn wake(&self);
+
+    /// Whether [`Waiter::wait`] returns as soon as something has come; otherwise it returns at once, and is to be
+    /// called again and again.
+    fn blocks(&self) -> bool;
+
+    /// Whether time goes on by waits alone.
+    fn is_virtual(&self) -> bool;
+}
