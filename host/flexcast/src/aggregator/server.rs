@@ -23,7 +23,7 @@ use super::status::Status;
 use super::thread::{Command, Looks, Shared, Thread};
 use super::{Settings, failed, lock};
 use crate::bootstrap::store::SECRET_FILE;
-use crate::carrier::card::{Card, Kind};
+use crate::carrier::card::Card;
 use crate::error::{Error, Result};
 use crate::memory::nodes::{self, Nodes};
 use crate::mesh::aggregator::{Greeting, Key, Report};
@@ -101,13 +101,9 @@ impl Server {
     /// # Errors
     /// As [`Server::start`]; [`Error::Argument`]: the card is a network interface.
     pub fn with_card(listener: TcpListener, settings: Settings, card: &Card) -> Result<Self> {
-        let pd = match card.kind() {
-            Kind::Verbs(card) => card.pd(),
-            Kind::Dpa(card) => card.pd(),
-            Kind::Udp(_) => {
-                let reason = "a network interface is no RDMA card: start without one, and ranks send by TCP".to_owned();
-                return Err(Error::Argument { operation: "aggregators", reason });
-            }
+        let Some(pd) = card.pd() else {
+            let reason = "a network interface is no RDMA card: start without one, and ranks send by TCP".to_owned();
+            return Err(Error::Argument { operation: "aggregators", reason });
         };
         Self::start_with(listener, settings, Some(pd.clone()))
     }

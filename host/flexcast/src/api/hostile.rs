@@ -16,6 +16,7 @@ use flexcast_proto::RankInfo;
 use crate::api::communicator::Communicator;
 use crate::api::request::Request;
 use crate::carrier::Parts;
+use crate::carrier::card::Card;
 use crate::carrier::udp::carrier::{Links, UdpCarrier};
 use crate::carrier::udp::datagram::{Codec, HEADER_BYTES, Kind as Of, Secret};
 use crate::carrier::udp::interface::{Interface, UdpOptions};
@@ -159,7 +160,7 @@ impl World {
         let waiter = SocketWaiter::new()?;
         let config = fitted(config, interface);
         let engine = UdpCarrier::engine(interface.clone(), place, COMMUNICATOR, config, links, waiter.clone())?;
-        let (card, footprint) = (engine.carrier.card(), Footprint::default());
+        let (card, footprint) = (Card::of(engine.carrier.interface().clone()), Footprint::default());
         let parts = Parts { card, datapath: Box::new(engine), waiter: Arc::new(waiter), footprint };
         let communicator = Communicator::of(parts, ControlReport::of(Control::Host))?;
         let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| failed("UDP socket", error))?;

@@ -1,12 +1,15 @@
 //! Cards: what carries the collectives of a process.
 
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use flexcast_abi::{ABI_HASH, ABI_VERSION};
 use flexio::{AbiExpectation, Application, Device, ProtectionDomain, Provider};
 
+use crate::carrier::Parts;
 use crate::carrier::dpa::card::DpaCard;
+use crate::carrier::loopback::Loopback;
 use crate::carrier::udp::{Interface, UdpOptions};
 use crate::carrier::verbs::{VerbsCard, VerbsOptions};
 use crate::error::{Error, Result};
@@ -44,6 +47,8 @@ pub enum DatapathKind {
     Verbs,
     /// This process, by IP multicast over an Ethernet interface.
     Udp,
+    /// Memory of this process, which has all ranks.
+    Loopback,
 }
 
 impl DatapathKind {
@@ -54,6 +59,7 @@ impl DatapathKind {
             Self::Dpa => "dpa",
             Self::Verbs => "verbs",
             Self::Udp => "udp",
+            Self::Loopback => "loopback",
         }
     }
 }
@@ -64,21 +70,69 @@ impl fmt::Display for DatapathKind {
     }
 }
 
-/// An open card: one whose DPA runs the library's firmware ([`Card::open`]), any RDMA card ([`Card::verbs`]), or any
-/// network interface of this computer ([`Card::udp`]). What is made from it keeps it. A clone is the same card.
+/// A card as its carrier knows it. A clone is the same card.
+pub(crate) trait CarrierCard: fmt::Debug + Send + Sync {
+    fn kind(&self) -> DatapathKind;
+
+    /// The clock by which waits are bounded, in picoseconds.
+    fn now_ps(&self) -> u64;
+
+    /// The configuration of communicators that nobody has changed.
+    fn defaults(&self) -> Config;
+
+    /// Makes the queues and threads of a rank.
+    ///
+    /// # Errors
+    /// The configuration or the card does not allow it.
+    fn part(&self, rank: u32, ranks: u32, config: Config) -> Result<Box<dyn CarrierPart>>;
+
+    /// Where memory is registered that the card reaches; none if it reaches none.
+    fn pd(&self) -> Option<&ProtectionDomain> {
+        None
+    }
+
+    /// The network interface, if it is one.
+    fn interface(&self) -> Option<&Interface> {
+        None
+    }
+
+    /// Bytes that its communicators want in the DPA's last-level cache.
+    fn hot_bytes(&self) -> u64 {
+        0
+    }
+
+    /// The DPA card, if firmware has the datapath.
+    fn dpa(&self) -> Option<&DpaCard> {
+        None
+    }
+
+    /// Where image `sparse` is, once it is started; none without a DPA.
+    fn aggregators(&self) -> Option<&OnceLock<DpaCard>> {
+        None
+    }
+}
+
+/// A rank that knows its own queues and not yet those of the others.
+pub(crate) trait CarrierPart: Send {
+    /// What the other ranks must know of this one.
+    fn endpoint(&self) -> Vec<u8>;
+
+    /// Connects to the ranks that sent `endpoints`, in the order of ranks, the own one among them.
+    ///
+    /// # Errors
+    /// A rank does not fit; the card refuses.
+    fn connect(self: Box<Self>, card: Card, endpoints: &[Vec<u8>]) -> Result<Parts>;
+}
+
+/// An open card: one whose DPA runs the library's firmware ([`Card::open`]), any RDMA card ([`Card::verbs`]), any
+/// network interface of this computer ([`Card::udp`]), or the memory of this process ([`Card::loopback`]). What is made
+/// from it keeps it. A clone is the same card.
 ///
 /// An RDMA card answers peers of communicators that are gone for up to 16.8 ms more (with the default of
 /// [`Config::retry_exponent`](crate::Config::retry_exponent)), since acknowledgements can be lost; whoever drops the
 /// last clone waits for the rest of that time.
 #[derive(Clone, Debug)]
-pub struct Card(Kind);
-
-#[derive(Clone, Debug)]
-pub(crate) enum Kind {
-    Dpa(DpaCard),
-    Verbs(VerbsCard),
-    Udp(Interface),
-}
+pub struct Card(Arc<dyn CarrierCard>);
 
 impl Card {
     /// Opens the card `device` (such as `mlx5_0`) and starts `firmware` on its DPA.
@@ -97,7 +151,7 @@ impl Card {
     /// # Errors
     /// As [`Card::open`].
     pub fn open_with(provider: &Provider, device: &str, application: &Application) -> Result<Self> {
-        DpaCard::open(provider, device, application).map(|card| Self(Kind::Dpa(card)))
+        DpaCard::open(provider, device, application).map(Self::of)
     }
 
     /// Opens the RDMA card `device` (such as `mlx5_0`): this process receives and sends, by multicast of datagrams, and
@@ -107,7 +161,7 @@ impl Card {
     /// [`Error::Flexio`](crate::Error::Flexio): no such card, or a refusal of it.
     /// [`Error::Config`](crate::Error::Config): an option that the card cannot have.
     pub fn verbs(provider: &Provider, device: &str, options: &VerbsOptions) -> Result<Self> {
-        VerbsCard::open(provider, device, options).map(|card| Self(Kind::Verbs(card)))
+        VerbsCard::open(provider, device, options).map(Self::of)
     }
 
     /// Takes a network interface of this computer: collectives go by IP multicast, and what is lost over TCP. No
@@ -117,7 +171,7 @@ impl Card {
     /// [`Error::Interface`](crate::Error::Interface): there is none of that name or address, it is down, or it has no
     /// address.
     pub fn udp(options: &UdpOptions) -> Result<Self> {
-        Interface::open(options).map(|interface| Self(Kind::Udp(interface)))
+        Interface::open(options).map(Self::of)
     }
 
     /// Starts `firmware`, image `sparse`, on the card's DPA, beside what runs there. Communicators with
@@ -126,13 +180,9 @@ impl Card {
     /// # Errors
     /// As [`Card::open`]; [`Error::Argument`] for a network interface.
     pub fn start_aggregators(&self, firmware: Firmware<'_>) -> Result<()> {
-        let (place, device) = match &self.0 {
-            Kind::Dpa(card) => (card.aggregators(), card.device()),
-            Kind::Verbs(card) => (card.aggregators(), card.device()),
-            Kind::Udp(_) => {
-                let reason = "a network interface has no DPA: open an RDMA card, or let flexcast-aggregator add";
-                return Err(Error::Argument { operation: "start_aggregators", reason: reason.to_owned() });
-            }
+        let (Some(place), Some(device)) = (self.0.aggregators(), self.device()) else {
+            let reason = "there is no DPA here: open an RDMA card, or let flexcast-aggregator add";
+            return Err(Error::Argument { operation: "start_aggregators", reason: reason.to_owned() });
         };
         if place.get().is_none() {
             let application = firmware.load(device.provider())?;
@@ -143,31 +193,30 @@ impl Card {
         Ok(())
     }
 
-    pub(crate) const fn kind(&self) -> &Kind {
-        &self.0
+    /// This process's memory, for ranks that are threads of it: for tests, and for programs that are tried without any
+    /// network. Nothing is lost, and nobody else takes part.
+    #[must_use]
+    pub fn loopback() -> Self {
+        Self::of(Loopback)
     }
 
-    pub(crate) const fn of(kind: Kind) -> Self {
-        Self(kind)
+    pub(crate) fn of(card: impl CarrierCard + 'static) -> Self {
+        Self(Arc::new(card))
+    }
+
+    pub(crate) fn carrier(&self) -> &dyn CarrierCard {
+        &*self.0
     }
 
     /// Where memory is registered that the card reaches; none if it reaches none.
     pub(crate) fn pd(&self) -> Option<&ProtectionDomain> {
-        match &self.0 {
-            Kind::Dpa(card) => Some(card.pd()),
-            Kind::Verbs(card) => Some(card.pd()),
-            Kind::Udp(_) => None,
-        }
+        self.0.pd()
     }
 
     /// What moves the data of its communicators.
     #[must_use]
-    pub const fn datapath(&self) -> DatapathKind {
-        match self.0 {
-            Kind::Dpa(_) => DatapathKind::Dpa,
-            Kind::Verbs(_) => DatapathKind::Verbs,
-            Kind::Udp(_) => DatapathKind::Udp,
-        }
+    pub fn datapath(&self) -> DatapathKind {
+        self.0.kind()
     }
 
     /// A buffer of `len` zeroed bytes that collectives can send from and receive into. May be 0 bytes long.
@@ -186,21 +235,14 @@ impl Card {
 
     /// The network interface, if the card is one.
     #[must_use]
-    pub const fn interface(&self) -> Option<&Interface> {
-        match &self.0 {
-            Kind::Dpa(_) | Kind::Verbs(_) => None,
-            Kind::Udp(interface) => Some(interface),
-        }
+    pub fn interface(&self) -> Option<&Interface> {
+        self.0.interface()
     }
 
     /// The clock by which waits are bounded, from an arbitrary origin: virtual time on the emulator.
     #[must_use]
     pub fn now(&self) -> Duration {
-        match &self.0 {
-            Kind::Dpa(card) => duration(card.now_ps()),
-            Kind::Verbs(card) => duration(card.now_ps()),
-            Kind::Udp(interface) => duration(interface.now_ps()),
-        }
+        duration(self.0.now_ps())
     }
 
     /// Bytes that the card's communicators together want in the DPA's last-level cache
@@ -208,10 +250,7 @@ impl Card {
     /// for memory.
     #[must_use]
     pub fn hot_bytes(&self) -> u64 {
-        match &self.0 {
-            Kind::Dpa(card) => card.hot_bytes(),
-            Kind::Verbs(_) | Kind::Udp(_) => 0,
-        }
+        self.0.hot_bytes()
     }
 }
 
@@ -220,10 +259,6 @@ impl Config {
     /// s for recovery; over a network interface chunks as long as its datagrams carry.
     #[must_use]
     pub fn for_card(card: &Card) -> Self {
-        match card.kind() {
-            Kind::Dpa(card) => Self::for_kind(card.device().provider().kind()),
-            Kind::Verbs(card) => Self::for_kind(card.device().provider().kind()),
-            Kind::Udp(interface) => Self::for_interface(interface),
-        }
+        card.carrier().defaults()
     }
 }

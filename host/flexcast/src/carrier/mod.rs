@@ -13,6 +13,7 @@ pub(crate) mod control;
 pub(crate) mod cpu;
 pub(crate) mod dpa;
 pub(crate) mod endpoint;
+pub(crate) mod loopback;
 pub(crate) mod pairs;
 pub(crate) mod service;
 pub(crate) mod udp;

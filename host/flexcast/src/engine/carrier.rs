@@ -20,7 +20,7 @@ use flexcast_proto::{Failure, PieceSet};
 
 use super::operation::{Exchange, Purpose};
 use super::protocol::Protocol;
-use super::{Admission, Engine, Operation, Operations, Posted};
+use super::{Admission, Engine, Operation, Operations, Posted, State};
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
 use crate::op::collective::Collective;
@@ -155,13 +155,17 @@ pub(crate) trait Carrier: Send + Sized + 'static {
     ///
     /// # Errors
     /// A library or system call has failed.
-    fn send_data(&mut self, ops: &mut Operations<Self>, now_ps: u64) -> Result<bool>;
+    fn send_data(&mut self, _ops: &mut Operations<Self>, _now_ps: u64) -> Result<bool> {
+        Ok(false)
+    }
 
     /// Has sent what waits, and peers probed that do not answer.
     ///
     /// # Errors
     /// A library or system call has failed.
-    fn flush(&mut self, ops: &mut Operations<Self>, now_ps: u64) -> Result<()>;
+    fn flush(&mut self, _ops: &mut Operations<Self>, _now_ps: u64) -> Result<()> {
+        Ok(())
+    }
 
     /// The operation under way has failed, and the communicator with it.
     ///
@@ -176,13 +180,17 @@ pub(crate) trait Carrier: Send + Sized + 'static {
     ///
     /// # Errors
     /// A library or system call has failed.
-    fn may_end(&mut self, ops: &mut Operations<Self>, now_ps: u64) -> Result<bool>;
+    fn may_end(&mut self, _ops: &mut Operations<Self>, _now_ps: u64) -> Result<bool> {
+        Ok(true)
+    }
 
     /// An operation has ended well: what is learned of it, and what its carrying has held.
     ///
     /// # Errors
     /// A library or system call has failed.
-    fn ended(&mut self, ops: &mut Operations<Self>, operation: &mut Operation<Self>, now_ps: u64) -> Result<()>;
+    fn ended(&mut self, _ops: &mut Operations<Self>, _operation: &mut Operation<Self>, _now_ps: u64) -> Result<()> {
+        Ok(())
+    }
 
     /// Ends an operation that has gone well, or goes on with what it was run for.
     fn finish(engine: &mut Engine<Self>, operation: Operation<Self>, _now_ps: u64) {
@@ -195,7 +203,9 @@ pub(crate) trait Carrier: Send + Sized + 'static {
     ///
     /// # Errors
     /// A library or system call has failed.
-    fn has_let_go(&mut self, ops: &mut Operations<Self>, now_ps: u64) -> Result<LetGo>;
+    fn has_let_go(&mut self, _ops: &mut Operations<Self>, _now_ps: u64) -> Result<LetGo> {
+        Ok(LetGo::Yes)
+    }
 
     /// The error of an operation that has failed.
     fn error_of(
@@ -213,19 +223,31 @@ pub(crate) trait Carrier: Send + Sized + 'static {
     ///
     /// # Errors
     /// It cannot be registered.
-    fn renew(&mut self, buffer: Buffer) -> Result<Buffer>;
+    fn renew(&mut self, buffer: Buffer) -> Result<Buffer> {
+        // No peer ever had a key.
+        Ok(buffer)
+    }
 
     /// Whether the exchange under way, which is over or has failed, may end.
-    fn may_end_exchange(&mut self, ops: &mut Operations<Self>, now_ps: u64) -> bool;
+    fn may_end_exchange(&mut self, _ops: &mut Operations<Self>, _now_ps: u64) -> bool {
+        true
+    }
 
     /// Ends an exchange.
     ///
     /// # Errors
     /// Memory cannot be registered anew.
-    fn end_exchange(&mut self, ops: &mut Operations<Self>, exchange: Exchange<Self>, now_ps: u64) -> Result<Outcome>;
+    fn end_exchange(&mut self, ops: &mut Operations<Self>, exchange: Exchange<Self>, _now_ps: u64) -> Result<Outcome> {
+        let Exchange { name, send, receive, state, report, .. } = exchange;
+        let State::Failed(failure) = state else { return Ok(Ok(Done { send, receive, report })) };
+        let error = self.error_of(ops, None, name, failure);
+        Ok(Err(Box::new(Failed { error, send, receive: Some(receive), report })))
+    }
 
     /// When the engine is to advance next even if nothing comes; none if nothing is waited for.
-    fn deadline_ps(&self, ops: &Operations<Self>) -> Option<u64>;
+    fn deadline_ps(&self, ops: &Operations<Self>) -> Option<u64> {
+        ops.protocol.deadline_ps().filter(|_| !ops.is_free())
+    }
 
     /// Whether the engine has something to do at once.
     fn is_due(&self) -> bool {
@@ -252,13 +274,17 @@ pub(crate) trait Carrier: Send + Sized + 'static {
     ///
     /// # Errors
     /// A library call has failed.
-    fn receive_statistics(&self) -> Result<Statistics>;
+    fn receive_statistics(&self) -> Result<Statistics> {
+        Ok(Statistics::default())
+    }
 
     /// What has been sent so far.
     ///
     /// # Errors
     /// A library call has failed.
-    fn send_statistics(&self) -> Result<SendReport>;
+    fn send_statistics(&self) -> Result<SendReport> {
+        Ok(SendReport::default())
+    }
 }
 
 /// What an operation that could not be started leaves behind.

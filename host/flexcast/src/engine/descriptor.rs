@@ -18,6 +18,12 @@ fn summary(plan: &Plan, chunk_bytes: u32, chains: u32) -> Summary {
     }
 }
 
+/// What a rank has called, of an operation of blocks that goes by messages between pairs of ranks.
+pub(crate) fn direct_summary(plan: &Plan, algorithm: Algorithm) -> Summary {
+    let Summary { kind, root, amount, .. } = summary(plan, 0, 1);
+    Summary::between_pairs(kind, root, amount, 0, algorithm)
+}
+
 /// Time that the turns of an operation take beyond the data's own: activations, which queue behind the data of a turn
 /// on their way unless they have a higher priority, for which the fabric must have queues of their own.
 pub(crate) fn activations_ps(plan: &Plan, config: &Config) -> u64 {

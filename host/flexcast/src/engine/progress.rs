@@ -1,6 +1,8 @@
 //! Progress of operations: begin, advance, and the protocol's actions.
 
-use flexcast_proto::{Action, Algorithm, Alpha, Cause, Failure, FailureCode, OperationDescriptor, StallWindow};
+use flexcast_proto::{
+    Action, Algorithm, Alpha, Cause, Failure, FailureCode, OperationDescriptor, RankSet, StallWindow, Summary,
+};
 
 use super::carrier::{Carrier, Withdrawn};
 use super::descriptor::descriptor;
@@ -11,9 +13,10 @@ use super::protocol::Protocol as _;
 use super::{Core, Posted, Task};
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
-use crate::op::config::Config;
+use crate::op::config::{Config, ps};
 use crate::op::decision::Decision;
 use crate::op::outcome::Failed;
+use crate::op::report::{Phases, PhasesPs, Report};
 use crate::plan::chains::{Order, order};
 use crate::plan::tuner::Losses;
 
@@ -76,6 +79,35 @@ impl<C: Carrier> Operations<C> {
     pub(crate) fn fail_here(&mut self, now_ps: u64, cause: Cause) {
         let own = self.core.place.rank();
         self.protocol.handle(now_ps, Event::Failed(Failure { failed_rank: own, detecting_rank: own, cause }));
+    }
+
+    /// Makes a collective by messages between pairs of ranks the operation under way, and gives it to the protocol.
+    /// `bound_ps`: how long repair may take; `foreign_bytes`: what comes from other ranks, as far as that is known.
+    pub(crate) fn begin_exchange(
+        &mut self,
+        posted: Posted<(&'static str, C::Work)>,
+        (summary, decision): (Summary, Decision),
+        (bound_ps, foreign_bytes): (u64, u64),
+        now_ps: u64,
+    ) {
+        let Posted { request, plan: (name, work), send, receive, posted_ps } = posted;
+        let (number, wait_ps) = (self.protocol.operation(), ps(self.core.config.barrier_timeout));
+        let phases = Phases(PhasesPs { posted_ps, armed_ps: Some(posted_ps), ..PhasesPs::default() });
+        let report = Report { phases, decision, foreign_bytes, ..Report::default() };
+        let (state, ended_ps, deadline_ps) = (State::Active, 0, u64::MAX);
+        let exchange =
+            Exchange { request, name, send, receive, number, summary, state, ended_ps, deadline_ps, report, work };
+        self.exchange = Some(exchange);
+        let descriptor = OperationDescriptor {
+            operation: number,
+            roots: RankSet::EMPTY,
+            pieces: 1,
+            summary,
+            barrier_timeout_ps: wait_ps,
+            cutoff_ps: wait_ps,
+            bound_ps,
+        };
+        self.protocol.start_direct(descriptor, now_ps);
     }
 
     /// The descriptor of the current operation, by these settings and with that many chains.

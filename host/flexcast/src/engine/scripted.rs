@@ -3,11 +3,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::{Availability, Codec, Encoded};
 use flexcast_proto::{
-    Action, Algorithm, Body, Disagreement, Failure, Message, OperationDescriptor, PieceSet, RankInfo, RankSet,
-    StallWindow, Summary,
+    Action, Algorithm, Body, Disagreement, Failure, Message, OperationDescriptor, PieceSet, RankInfo, StallWindow,
+    Summary,
 };
 
 use super::carrier::{LetGo, Withdrawn};
@@ -218,31 +217,9 @@ impl<P: Script, S: Default + fmt::Debug + Send + 'static> Carrier for With<P, S>
         posted: Posted<Collective>,
         now_ps: u64,
     ) -> std::result::Result<(), Box<Failed>> {
-        let Posted { request, plan, send, receive, .. } = posted;
-        let (number, summary) = (engine.ops.protocol.operation(), plan.summary(Algorithm::Dissemination));
-        let descriptor = OperationDescriptor {
-            operation: number,
-            roots: RankSet::EMPTY,
-            pieces: 1,
-            summary,
-            barrier_timeout_ps: 1,
-            cutoff_ps: 1,
-            bound_ps: 1,
-        };
-        engine.ops.protocol.start_direct(descriptor, now_ps);
-        engine.ops.exchange = Some(Exchange {
-            request,
-            name: plan.kind().name(),
-            send,
-            receive,
-            number,
-            summary,
-            state: State::Active,
-            ended_ps: 0,
-            deadline_ps: u64::MAX,
-            report: Report::default(),
-            work: (),
-        });
+        let summary = posted.plan.summary(Algorithm::Dissemination);
+        let posted = posted.map(|collective| (collective.kind().name(), ()));
+        engine.ops.begin_exchange(posted, (summary, Decision::of(Algorithm::Dissemination)), (1, 0), now_ps);
         Ok(())
     }
 
@@ -341,14 +318,6 @@ impl<P: Script, S: Default + fmt::Debug + Send + 'static> Carrier for With<P, S>
 
     fn wake(&mut self) {
         self.0.wakes += 1;
-    }
-
-    fn receive_statistics(&self) -> Result<Statistics> {
-        Ok(Statistics::default())
-    }
-
-    fn send_statistics(&self) -> Result<SendReport> {
-        Ok(SendReport::default())
     }
 }
 

@@ -1,19 +1,14 @@
 //! Creation of a communicator: its own part is made, and then connected with those of the others.
 
 use std::fmt;
-use std::sync::Arc;
 
 use super::Communicator;
 use crate::carrier::Parts;
-use crate::carrier::card::{Card, Kind};
-use crate::carrier::dpa::part::Part;
-use crate::carrier::dpa::waiter::CardWaiter;
+use crate::carrier::card::{Card, CarrierPart};
 use crate::carrier::pairs::Adders;
-use crate::carrier::{udp, verbs};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::op::config::{Config, Control};
 use crate::op::service_options::ControlReport;
-use crate::plan::footprint::Footprint;
 
 /// A communicator that knows its own queues and not yet those of the others.
 ///
@@ -21,14 +16,8 @@ use crate::plan::footprint::Footprint;
 /// give each the list of all.
 pub struct Pending {
     card: Card,
-    own: Own,
+    own: Box<dyn CarrierPart>,
     asked: Control,
-}
-
-enum Own {
-    Dpa(Box<Part>, CardWaiter),
-    Verbs(Box<verbs::Part>, CardWaiter),
-    Udp(Box<udp::Part>),
 }
 
 impl fmt::Debug for Pending {
@@ -48,36 +37,20 @@ impl Pending {
         let asked = config.control;
         if asked == Control::Service {
             config.service.check()?;
-            match (card.kind(), config.service.datapath_control) {
-                (Kind::Udp(_), _) => {
-                    let limit = "host over a network interface: service takes an RDMA card".to_owned();
-                    return Err(Error::Config { what: "control", value: asked as u64, limit });
-                }
+            if card.pd().is_some() {
                 // What the service processes do not carry out is the DPA's, or the host's.
-                (Kind::Dpa(_) | Kind::Verbs(_), control) => config.control = control,
+                config.control = config.service.datapath_control;
             }
         }
-        Adders::check(card, &config)?;
-        let own = match card.kind() {
-            Kind::Dpa(card) => {
-                Own::Dpa(Box::new(Part::new(card, rank, ranks, config)?), CardWaiter::new(card.device()))
-            }
-            Kind::Verbs(card) => {
-                Own::Verbs(Box::new(verbs::Part::new(card, rank, ranks, config)?), CardWaiter::new(card.device()))
-            }
-            Kind::Udp(interface) => Own::Udp(Box::new(udp::Part::new(interface, rank, ranks, config)?)),
-        };
+        Adders::check(card.carrier(), &config)?;
+        let own = card.carrier().part(rank, ranks, config)?;
         Ok(Self { card: card.clone(), own, asked })
     }
 
     /// What the other ranks must know of this one.
     #[must_use]
     pub fn endpoint(&self) -> Vec<u8> {
-        match &self.own {
-            Own::Dpa(part, _) => part.endpoint(),
-            Own::Verbs(part, _) => part.endpoint(),
-            Own::Udp(part) => part.endpoint(),
-        }
+        self.own.endpoint()
     }
 
     /// Connects to the ranks that told `endpoints`, in the order of ranks, the own one among them. No rank may post an
@@ -97,21 +70,6 @@ impl Pending {
 
     /// The same, but for the communicator around it.
     pub(crate) fn parts(self, endpoints: &[Vec<u8>]) -> Result<Parts> {
-        let card = self.card;
-        Ok(match self.own {
-            Own::Dpa(part, waiter) => {
-                let (engine, footprint) = part.connect(endpoints)?;
-                Parts { card, datapath: Box::new(engine), waiter: Arc::new(waiter), footprint }
-            }
-            Own::Verbs(part, waiter) => {
-                let (engine, footprint) = part.connect(endpoints)?;
-                Parts { card, datapath: Box::new(engine), waiter: Arc::new(waiter), footprint }
-            }
-            Own::Udp(part) => {
-                let (engine, waiter) = part.connect(endpoints)?;
-                let (card, footprint) = (engine.carrier.card(), Footprint::default());
-                Parts { card, datapath: Box::new(engine), waiter: Arc::new(waiter), footprint }
-            }
-        })
+        self.own.connect(self.card, endpoints)
     }
 }

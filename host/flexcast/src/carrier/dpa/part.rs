@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use flexcast_abi::{DeviceAddress, ReceiveView, Signals};
 use flexcast_proto::{CollectiveIds, RankInfo, StallWindow};
-use flexio::{Access, DeviceBuffer, HostBuffer, MemoryRegion};
+use flexio::{Access, DeviceBuffer, HostBuffer, MemoryRegion, ProtectionDomain};
 
-use crate::carrier::card::{Card, DatapathKind, Kind};
+use crate::carrier::Parts;
+use crate::carrier::card::{Card, CarrierCard, CarrierPart, DatapathKind};
 use crate::carrier::control;
 use crate::carrier::dpa::card::{DpaCard, TakenUnits};
 use crate::carrier::dpa::card_protocol::{self, CardProtocol};
@@ -18,6 +20,7 @@ use crate::carrier::dpa::protocol::{Connect, DpaProtocol, QueuePairs};
 use crate::carrier::dpa::receive::{self, Receive};
 use crate::carrier::dpa::send::{self, Send};
 use crate::carrier::dpa::targets::Targets;
+use crate::carrier::dpa::waiter::CardWaiter;
 use crate::carrier::endpoint::{self, Capabilities, Endpoint, Receiver, Speed, StreamEnds};
 use crate::carrier::pairs::{Adders, Maker, Pairs, unconnected};
 use crate::engine::{Core, Engine};
@@ -98,12 +101,58 @@ fn direct(card: &DpaCard, config: &Config, place: RankInfo) -> Result<Option<(p2
     }
 }
 
+impl CarrierCard for DpaCard {
+    fn kind(&self) -> DatapathKind {
+        DatapathKind::Dpa
+    }
+
+    fn now_ps(&self) -> u64 {
+        Self::now_ps(self)
+    }
+
+    fn defaults(&self) -> Config {
+        Config::for_kind(self.device().provider().kind())
+    }
+
+    fn part(&self, rank: u32, ranks: u32, config: Config) -> Result<Box<dyn CarrierPart>> {
+        Ok(Box::new(Part::new(self, rank, ranks, config)?))
+    }
+
+    fn pd(&self) -> Option<&ProtectionDomain> {
+        Some(Self::pd(self))
+    }
+
+    fn hot_bytes(&self) -> u64 {
+        Self::hot_bytes(self)
+    }
+
+    fn dpa(&self) -> Option<&DpaCard> {
+        Some(self)
+    }
+
+    fn aggregators(&self) -> Option<&OnceLock<DpaCard>> {
+        Some(Self::aggregators(self))
+    }
+}
+
+impl CarrierPart for Part {
+    fn endpoint(&self) -> Vec<u8> {
+        self.own.to_bytes()
+    }
+
+    fn connect(self: Box<Self>, card: Card, endpoints: &[Vec<u8>]) -> Result<Parts> {
+        let waiter = Arc::new(CardWaiter::new(self.card.device()));
+        let (engine, footprint) = self.engine(endpoints)?;
+        Ok(Parts { card, datapath: Box::new(engine), waiter, footprint })
+    }
+}
+
 impl Part {
     /// Makes the queues and threads of rank `rank` of `ranks`.
     ///
     /// # Errors
     /// [`Error::Config`], [`Error::Budget`], [`Error::Rank`], [`Error::Flexio`], [`Error::Context`].
-    pub(crate) fn new(card: &DpaCard, rank: u32, ranks: u32, config: Config) -> Result<Self> {
+    fn new(card: &DpaCard, rank: u32, ranks: u32, config: Config) -> Result<Self> {
         let place = RankInfo::new(rank, ranks)?;
         let mtu_bytes = card.device().port().mtu_bytes();
         let derived = config.derive(ranks, mtu_bytes)?;
@@ -183,7 +232,7 @@ impl Part {
             receiver: Receiver::default(),
         };
         let copier = Copier::new(card)?;
-        let adders = Adders::of(&Card::of(Kind::Dpa(card.clone())), &config)?;
+        let adders = Adders::of(card, &config)?;
         let maker =
             Maker::new((card.pd(), card.lingering()), place, &config, config.selection()).with_adders(adders.clone());
         let pairs = Pairs::new(maker, None);
@@ -191,17 +240,12 @@ impl Part {
         Ok(Self { card: card.clone(), config, derived, footprint, place, protocol, queues, direct, adders, own })
     }
 
-    /// What the other ranks must know of this one.
-    pub(crate) fn endpoint(&self) -> Vec<u8> {
-        self.own.to_bytes()
-    }
-
     /// Connects to the ranks that told `endpoints`, in the order of ranks, the own one among them. No rank may post an
     /// operation before all have connected.
     ///
     /// # Errors
     /// [`Error::Peer`] names a rank that does not fit; [`Error::Flexio`].
-    pub(crate) fn connect(mut self, endpoints: &[Vec<u8>]) -> Result<(Engine<DpaCarrier>, Footprint)> {
+    fn engine(mut self, endpoints: &[Vec<u8>]) -> Result<(Engine<DpaCarrier>, Footprint)> {
         let all = Endpoint::all(&self.own, endpoints)?;
         let id = all[0].communicator;
         let (q_key, group) = (endpoint::q_key(id), |subgroup: u32| endpoint::group(id, subgroup));

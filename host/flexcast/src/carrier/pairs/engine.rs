@@ -1,19 +1,18 @@
 //! Collectives between pairs of ranks in the engine of a carrier over an RDMA card: begin, progress and end.
 
-use flexcast_proto::{Algorithm, Cause, FailureCode, OperationDescriptor, RankSet};
+use flexcast_proto::{Algorithm, Cause, FailureCode};
 
 use super::setup::Connecting;
 use super::sparse::Need;
 use super::{News, Pairs, Refusal, SetupOperation, Way, Work};
 use crate::engine::event::Event;
 use crate::engine::operation::Purpose as _;
-use crate::engine::{Carrier, Engine, Exchange, Operation, Operations, Posted, Protocol as _, State};
+use crate::engine::{Carrier, Engine, Operation, Operations, Posted, Protocol as _};
 use crate::error::Result;
 use crate::op::collective::Collective;
 use crate::op::config::ps;
 use crate::op::decision::Decision;
 use crate::op::outcome::{Done, Failed};
-use crate::op::report::{Phases, PhasesPs, Report};
 use crate::op::sparse_cost::Densities;
 use crate::op::tuning::Tuning;
 use crate::plan::tuner::Conditions;
@@ -90,33 +89,9 @@ fn start_collective<C: PairCarrier>(
         Ok(bound) => bound,
         Err(error) => return Err(posted.refuse(error)),
     };
-    let Posted { request, plan: collective, send, receive, posted_ps } = posted;
-    let phases = Phases(PhasesPs { posted_ps, armed_ps: Some(posted_ps), ..PhasesPs::default() });
-    let number = ops.protocol.operation();
-    ops.exchange = Some(Exchange {
-        request,
-        name: collective.kind().name(),
-        send,
-        receive,
-        number,
-        summary,
-        state: State::Active,
-        ended_ps: 0,
-        deadline_ps: u64::MAX,
-        report: Report { phases, decision, foreign_bytes, ..Report::default() },
-        work: Work::new(collective, work),
-    });
-    let wait_ps = ps(ops.core.config.barrier_timeout);
-    let descriptor = OperationDescriptor {
-        operation: number,
-        roots: RankSet::EMPTY,
-        pieces: 1,
-        summary,
-        barrier_timeout_ps: wait_ps,
-        cutoff_ps: wait_ps,
-        bound_ps: ps(ops.core.config.recovery_timeout),
-    };
-    ops.protocol.start_direct(descriptor, now_ps);
+    let posted = posted.map(|collective| (collective.kind().name(), Work::new(collective, work)));
+    let bound_ps = ps(ops.core.config.recovery_timeout);
+    ops.begin_exchange(posted, (summary, decision), (bound_ps, foreign_bytes), now_ps);
     carrier.wake();
     // What has come early may differ: then nothing is sent.
     if let Err(error) = engine.carry_out(now_ps) {

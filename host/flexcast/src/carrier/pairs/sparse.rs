@@ -15,7 +15,7 @@ use flexcast_proto::{Cause, FailureCode, RankInfo, WaitedFor};
 use flexio::ProtectionDomain;
 use thiserror::Error as ThisError;
 
-use crate::carrier::card::Card;
+use crate::carrier::card::CarrierCard;
 use crate::carrier::dpa::sparse::AggregatorFailure;
 use crate::error::Error;
 use crate::op::aggregation::Aggregation;
@@ -132,7 +132,7 @@ impl Adders {
     ///
     /// # Errors
     /// The card has none; an aggregator has no address.
-    pub(crate) fn of(card: &Card, config: &crate::op::config::Config) -> crate::error::Result<Self> {
+    pub(crate) fn of(card: &dyn CarrierCard, config: &crate::op::config::Config) -> crate::error::Result<Self> {
         if let Some(external) = External::of(config)? {
             return Ok(Self::External(external));
         }
@@ -143,7 +143,7 @@ impl Adders {
     ///
     /// # Errors
     /// It has not.
-    pub(crate) fn check(card: &Card, config: &crate::op::config::Config) -> crate::error::Result<()> {
+    pub(crate) fn check(card: &dyn CarrierCard, config: &crate::op::config::Config) -> crate::error::Result<()> {
         OnDpa::of(card, config).map(drop)
     }
 

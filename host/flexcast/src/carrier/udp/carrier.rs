@@ -33,7 +33,6 @@ use super::sockets::{self, RUN_BYTES, Sockets};
 use super::tap::Tap;
 use super::waiter::{Door, SocketWaiter};
 use super::workers::Workers;
-use crate::carrier::card::{Card, Kind};
 use crate::carrier::cpu::incoming::Incoming;
 use crate::carrier::cpu::stripes::Stripes;
 use crate::carrier::cpu::watch;
@@ -47,7 +46,6 @@ use crate::engine::{Admission, Carrier, Core, Engine, Operations, Posted, State,
 use crate::error::{Error, Result};
 use crate::mesh::external::KnownAggregators;
 use crate::mesh::{self, Interest, Mesh, Read};
-use crate::op::buffer::Buffer;
 use crate::op::chain_mapping::ChainMapping;
 use crate::op::collective::Collective;
 use crate::op::config::{Config, ps};
@@ -286,8 +284,8 @@ impl UdpCarrier {
     }
 
     /// The interface, with what the ranks have agreed on for this communicator.
-    pub(crate) fn card(&self) -> Card {
-        Card::of(Kind::Udp(self.interface.clone()))
+    pub(crate) const fn interface(&self) -> &Interface {
+        &self.interface
     }
 
     /// Takes what the sockets and the connections have.
@@ -691,11 +689,6 @@ impl Carrier for UdpCarrier {
         failure: Failure,
     ) -> Error {
         self.failure_error(ops, name, failure)
-    }
-
-    fn renew(&mut self, buffer: Buffer) -> Result<Buffer> {
-        // No peer ever had a key.
-        Ok(buffer)
     }
 
     fn may_end_exchange(&mut self, ops: &mut UdpOperations, now_ps: u64) -> bool {

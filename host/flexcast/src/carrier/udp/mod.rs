@@ -27,6 +27,5 @@ mod workers;
 
 pub use check::MulticastArrival;
 pub use interface::{DEFAULT_PORT, Interface, ReceiveBuffer, UdpOptions};
-pub(crate) use part::Part;
 #[doc(hidden)]
 pub use tap::{MakeTap, Tap};

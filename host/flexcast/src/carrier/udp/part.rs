@@ -20,6 +20,8 @@ use super::path::{self, PathMtu, Probing};
 use super::sockets::{self, Sockets, at};
 use super::told;
 use super::waiter::SocketWaiter;
+use crate::carrier::Parts;
+use crate::carrier::card::{Card, CarrierCard, CarrierPart, DatapathKind};
 use crate::carrier::udp::defaults::ETHERNET_GBIT_PER_S;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -30,6 +32,7 @@ use crate::op::config::{Config, Control};
 use crate::op::selection::Selection;
 use crate::op::stream::Transport;
 use crate::op::tuning::{LEAST_CHUNK_BYTES, MOST_SUBGROUPS, Tuning};
+use crate::plan::footprint::Footprint;
 use crate::plan::peers::peers;
 
 /// Bytes of the header of TCP without options.
@@ -143,6 +146,45 @@ pub(crate) fn fitted(config: Config, interface: &Interface) -> Config {
         config.link_gbit_per_s = ETHERNET_GBIT_PER_S;
     }
     config
+}
+
+impl CarrierCard for Interface {
+    fn kind(&self) -> DatapathKind {
+        DatapathKind::Udp
+    }
+
+    fn now_ps(&self) -> u64 {
+        Self::now_ps(self)
+    }
+
+    fn defaults(&self) -> Config {
+        Config::for_interface(self)
+    }
+
+    fn part(&self, rank: u32, ranks: u32, config: Config) -> Result<Box<dyn CarrierPart>> {
+        if config.control == Control::Service {
+            let (value, limit) = (config.control as u64, "host over a network interface: service takes an RDMA card");
+            return Err(Error::Config { what: "control", value, limit: limit.to_owned() });
+        }
+        Ok(Box::new(Part::new(self, rank, ranks, config)?))
+    }
+
+    fn interface(&self) -> Option<&Interface> {
+        Some(self)
+    }
+}
+
+impl CarrierPart for Part {
+    fn endpoint(&self) -> Vec<u8> {
+        Self::endpoint(self)
+    }
+
+    fn connect(self: Box<Self>, _: Card, endpoints: &[Vec<u8>]) -> Result<Parts> {
+        let (engine, waiter) = (*self).connect(endpoints)?;
+        // With what the ranks have agreed on.
+        let card = Card::of(engine.carrier.interface().clone());
+        Ok(Parts { card, datapath: Box::new(engine), waiter: Arc::new(waiter), footprint: Footprint::default() })
+    }
 }
 
 impl Part {

@@ -19,4 +19,3 @@ mod send;
 
 pub(crate) use card::VerbsCard;
 pub use card::VerbsOptions;
-pub(crate) use part::Part;

@@ -1,12 +1,18 @@
 //! Creation of a communicator over an RDMA card without its DPA.
 
+use std::sync::{Arc, OnceLock};
+
 use flexcast_proto::RankInfo;
+use flexio::ProtectionDomain;
 
 use super::card::VerbsCard;
 use super::carrier::{Links, VerbsCarrier};
 use super::queues::{Queues, Root};
-use crate::carrier::card::{Card, DatapathKind, Kind};
+use crate::carrier::Parts;
+use crate::carrier::card::{Card, CarrierCard, CarrierPart, DatapathKind};
 use crate::carrier::control;
+use crate::carrier::dpa::card::DpaCard;
+use crate::carrier::dpa::waiter::CardWaiter;
 use crate::carrier::endpoint::{self, Capabilities, Endpoint, Receiver, Speed};
 use crate::carrier::pairs::{Adders, Maker, Pairs};
 use crate::engine::Engine;
@@ -48,12 +54,50 @@ fn check(config: &Config) -> Result<()> {
     Ok(())
 }
 
+impl CarrierCard for VerbsCard {
+    fn kind(&self) -> DatapathKind {
+        DatapathKind::Verbs
+    }
+
+    fn now_ps(&self) -> u64 {
+        Self::now_ps(self)
+    }
+
+    fn defaults(&self) -> Config {
+        Config::for_kind(self.device().provider().kind())
+    }
+
+    fn part(&self, rank: u32, ranks: u32, config: Config) -> Result<Box<dyn CarrierPart>> {
+        Ok(Box::new(Part::new(self, rank, ranks, config)?))
+    }
+
+    fn pd(&self) -> Option<&ProtectionDomain> {
+        Some(Self::pd(self))
+    }
+
+    fn aggregators(&self) -> Option<&OnceLock<DpaCard>> {
+        Some(Self::aggregators(self))
+    }
+}
+
+impl CarrierPart for Part {
+    fn endpoint(&self) -> Vec<u8> {
+        self.own.to_bytes()
+    }
+
+    fn connect(self: Box<Self>, card: Card, endpoints: &[Vec<u8>]) -> Result<Parts> {
+        let waiter = Arc::new(CardWaiter::new(self.card.device()));
+        let (engine, footprint) = self.engine(endpoints)?;
+        Ok(Parts { card, datapath: Box::new(engine), waiter, footprint })
+    }
+}
+
 impl Part {
     /// Makes the queues of rank `rank` of `ranks`.
     ///
     /// # Errors
     /// [`Error::Config`], [`Error::Rank`], [`Error::Flexio`].
-    pub(crate) fn new(card: &VerbsCard, rank: u32, ranks: u32, config: Config) -> Result<Self> {
+    fn new(card: &VerbsCard, rank: u32, ranks: u32, config: Config) -> Result<Self> {
         let place = RankInfo::new(rank, ranks)?;
         check(&config)?;
         let (device, pd) = (card.device(), card.pd());
@@ -97,13 +141,8 @@ impl Part {
             rows: (0, 0),
             receiver: Receiver { qpn: queues.qpn(), slots: config.slots },
         };
-        let adders = Adders::of(&Card::of(Kind::Verbs(card.clone())), &config)?;
+        let adders = Adders::of(card, &config)?;
         Ok(Self { card: card.clone(), place, config, derived, footprint, queues, control, adders, own })
-    }
-
-    /// What the other ranks must know of this one.
-    pub(crate) fn endpoint(&self) -> Vec<u8> {
-        self.own.to_bytes()
     }
 
     /// Connects to the ranks that told `endpoints`, in the order of ranks, the own one among them. No rank may post an
@@ -111,7 +150,7 @@ impl Part {
     ///
     /// # Errors
     /// [`Error::Peer`] names a rank that does not fit; [`Error::Flexio`].
-    pub(crate) fn connect(self, endpoints: &[Vec<u8>]) -> Result<(Engine<VerbsCarrier>, Footprint)> {
+    fn engine(self, endpoints: &[Vec<u8>]) -> Result<(Engine<VerbsCarrier>, Footprint)> {
         let all = Endpoint::all(&self.own, endpoints)?;
         let Self { card, place, config, derived, footprint, mut queues, mut control, adders, .. } = self;
         let id = all[0].communicator;

@@ -3,13 +3,14 @@
 //! A rank may have all its sums while its DPA still sends sums to other ranks. So an aggregator ends only after the DPA
 //! has reported that all workers have acknowledged their answers.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use flexcast_proto::sparse::{CacheBudget, Parameters};
 use flexio::{Bound, Retry};
 
 use super::{Fault, fixed_point};
-use crate::carrier::card::{Card, Kind};
+use crate::carrier::card::CarrierCard;
 use crate::carrier::dpa::card::{DpaCard, TakenUnits};
 use crate::carrier::dpa::sparse::{
     AggregatorCard, AggregatorElement, AggregatorOptions, AggregatorStanding, DpaAggregator, PreparedAggregator,
@@ -61,19 +62,15 @@ impl OnDpa {
     ///
     /// # Errors
     /// [`Error::Config`]: the card has none. [`Error::Argument`]: no bound of fixed-point numbers.
-    pub(crate) fn of(card: &Card, config: &Config) -> Result<Option<Self>> {
+    pub(crate) fn of(card: &dyn CarrierCard, config: &Config) -> Result<Option<Self>> {
         fixed_point::check(config)?;
         if config.sparse_aggregation == Aggregation::Host {
             return Ok(None);
         }
-        let (started, units) = match card.kind() {
-            Kind::Dpa(card) => (card.aggregators().get(), Some(card)),
-            Kind::Verbs(card) => (card.aggregators().get(), None),
-            Kind::Udp(_) => (None, None),
-        };
-        let limit = match card.kind() {
-            Kind::Udp(_) => "host over a network interface, which has no DPA",
-            Kind::Dpa(_) | Kind::Verbs(_) => {
+        let (started, units) = (card.aggregators().and_then(OnceLock::get), card.dpa());
+        let limit = match card.aggregators() {
+            None => "host over a network interface, which has no DPA",
+            Some(_) => {
                 "host, unless image `sparse` runs on the card: start it (Card::start_aggregators; sparse_firmware_path \
                  or FLEXCAST_SPARSE_FIRMWARE of the C interface)"
             }

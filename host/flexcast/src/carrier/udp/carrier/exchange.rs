@@ -1,9 +1,10 @@
 //! Operations by messages between pairs of ranks, over the connections.
 
 use flexcast_proto::p2p::{Part, Transfer};
-use flexcast_proto::{Algorithm, OperationDescriptor, RankSet, Summary};
+use flexcast_proto::{Algorithm, Summary};
 
 use super::{UdpCarrier, UdpOperations};
+use crate::engine::descriptor::direct_summary;
 use crate::engine::event::Event;
 use crate::engine::{self, Engine, Posted, State, Task};
 use crate::error::Result;
@@ -14,7 +15,7 @@ use crate::op::config::ps;
 use crate::op::decision::Decision;
 use crate::op::outcome::{Done, Failed, Outcome};
 use crate::op::reduce::Reduction;
-use crate::op::report::{Phases, PhasesPs, Report};
+use crate::op::report::Report;
 use crate::p2p::messages::sparse::{Aggregators, Outgoing, Sparse};
 use crate::p2p::messages::{Begun, Direct};
 
@@ -194,7 +195,6 @@ pub(super) fn begin(
             return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
         }
     };
-    let phases = Phases(PhasesPs { posted_ps, armed_ps: Some(posted_ps), ..PhasesPs::default() });
     let foreign_bytes = match &kind {
         Kind::Scheduled(direct) => direct.foreign_bytes(),
         // Not known yet.
@@ -204,32 +204,11 @@ pub(super) fn begin(
         Task::Collective(Collective::SparseAllreduce { bytes, reduction, .. }) => Some((*bytes, *reduction)),
         _ => None,
     };
-    let (number, summary) = (ops.protocol.participant().operation(), kind.summary());
+    let (now_ps, summary) = (carrier.interface.now_ps(), kind.summary());
+    let work = Work { kind, array, disagrees: false, moved_ps: now_ps };
+    let posted = Posted { request, plan: (task.name(), work), send, receive, posted_ps };
     let bound_ps = ps(ops.core.config.barrier_timeout);
-    let descriptor = OperationDescriptor {
-        operation: number,
-        roots: RankSet::EMPTY,
-        pieces: 1,
-        summary,
-        barrier_timeout_ps: bound_ps,
-        cutoff_ps: bound_ps,
-        bound_ps,
-    };
-    let now_ps = carrier.interface.now_ps();
-    ops.protocol.start_direct(descriptor, now_ps);
-    ops.exchange = Some(Exchange {
-        request,
-        name: task.name(),
-        send,
-        receive,
-        number,
-        summary,
-        state: State::Active,
-        ended_ps: 0,
-        deadline_ps: u64::MAX,
-        report: Report { phases, decision, foreign_bytes, ..Report::default() },
-        work: Work { kind, array, disagrees: false, moved_ps: now_ps },
-    });
+    ops.begin_exchange(posted, (summary, decision), (bound_ps, foreign_bytes), now_ps);
     carrier.exchange(ops, true, now_ps);
     Ok(())
 }
@@ -263,13 +242,10 @@ impl UdpCarrier {
         let spare = std::mem::take(&mut self.spare);
         let mut direct = match task {
             Task::Blocks(plan) => {
-                let operation = ops.protocol.participant().operation();
-                let own = engine::descriptor::descriptor(plan, &ops.core.config, &ops.alpha, operation, (1, algorithm));
                 if let Some(send) = send {
                     receive.copy_from(plan.block(ops.core.place.rank()).offset as usize, send, 0, send.len())?;
                 }
-                let Summary { kind, root, amount, .. } = own.summary;
-                Direct::of_plan(plan, ops.core.place, Summary::between_pairs(kind, root, amount, 0, algorithm), spare)?
+                Direct::of_plan(plan, ops.core.place, direct_summary(plan, algorithm), spare)?
             }
             Task::Collective(collective) => {
                 Direct::of_collective(collective, ops.core.place, collective.summary(algorithm), spare)?

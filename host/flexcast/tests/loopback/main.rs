@@ -1,0 +1,169 @@
+//! Collectives in the memory of one process: every rank is a thread, and every byte is compared.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use flexcast::reduce::{DataType, Operator, Reduction};
+use flexcast::{Card, Communicator, Config, Error, Pending};
+
+fn sum() -> Reduction {
+    Reduction::new(Operator::Sum, DataType::U32).unwrap()
+}
+
+/// Ranks that exchange their endpoints and run `body`.
+fn ranks<R: Send + 'static>(
+    ranks: u32,
+    configure: impl Fn(Config) -> Config,
+    body: impl Fn(Communicator) -> R + Send + Sync + 'static,
+) -> Vec<R> {
+    let (card, body) = (Card::loopback(), Arc::new(body));
+    let parts: Vec<Pending> =
+        (0..ranks).map(|rank| Pending::new(&card, rank, ranks, configure(Config::for_card(&card))).unwrap()).collect();
+    let endpoints: Arc<Vec<Vec<u8>>> = Arc::new(parts.iter().map(Pending::endpoint).collect());
+    // No rank may post before all are connected.
+    let connected = Arc::new(Barrier::new(ranks as usize));
+    let threads: Vec<_> = parts
+        .into_iter()
+        .map(|part| {
+            let (endpoints, body, connected) = (Arc::clone(&endpoints), Arc::clone(&body), Arc::clone(&connected));
+            thread::spawn(move || {
+                let communicator = part.connect(&endpoints).unwrap();
+                connected.wait();
+                body(communicator)
+            })
+        })
+        .collect();
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+fn pattern(rank: u32, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at as u32).wrapping_mul(31).wrapping_add(rank * 7 + 1) as u8).collect()
+}
+
+fn words(rank: u32, count: usize) -> Vec<u32> {
+    (0..count as u32).map(|at| at * 3 + rank).collect()
+}
+
+fn bytes_of(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[test]
+fn every_collective_has_every_byte_on_one_to_five_ranks_short_and_long() {
+    for count in 1..=5 {
+        for len in [0, 4, 256, 100_000] {
+            ranks(
+                count,
+                |config| config,
+                move |communicator| {
+                    let (own, ranks) = (communicator.rank(), communicator.size());
+                    let card = communicator.card().clone();
+                    let of = |bytes: &[u8]| {
+                        let mut buffer = card.buffer(bytes.len()).unwrap();
+                        buffer.write(0, bytes).unwrap();
+                        buffer
+                    };
+                    let nothing = |len: usize| card.buffer(len).unwrap();
+                    for root in 0..ranks {
+                        let buffer = if root == own { of(&pattern(root, len)) } else { nothing(len) };
+                        let request = communicator.broadcast(buffer, root).unwrap();
+                        assert_eq!(communicator.wait(request).unwrap().receive.to_vec().unwrap(), pattern(root, len));
+                    }
+                    let all: Vec<u8> = (0..ranks).flat_map(|rank| pattern(rank, len)).collect();
+                    let request =
+                        communicator.allgather(of(&pattern(own, len)), nothing(len * ranks as usize)).unwrap();
+                    assert_eq!(communicator.wait(request).unwrap().receive.to_vec().unwrap(), all);
+                    let count = len / 4;
+                    let sums: Vec<u32> =
+                        (0..count as u32).map(|at| (0..ranks).map(|rank| at * 3 + rank).sum()).collect();
+                    let request =
+                        communicator.all_reduce(of(&bytes_of(&words(own, count))), nothing(len), sum()).unwrap();
+                    assert_eq!(communicator.wait(request).unwrap().receive.to_vec().unwrap(), bytes_of(&sums));
+                    let to_all: Vec<u8> = (0..ranks).flat_map(|to| pattern(own * 16 + to, len)).collect();
+                    let from_all: Vec<u8> = (0..ranks).flat_map(|from| pattern(from * 16 + own, len)).collect();
+                    let request = communicator.all_to_all(of(&to_all), nothing(len * ranks as usize)).unwrap();
+                    assert_eq!(communicator.wait(request).unwrap().receive.to_vec().unwrap(), from_all);
+                    let request = communicator.barrier().unwrap();
+                    communicator.wait(request).unwrap();
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn calls_that_differ_fail_on_all_ranks_and_name_both() {
+    let texts = ranks(
+        3,
+        |config| config,
+        |communicator| {
+            let card = communicator.card().clone();
+            // One rank takes a message of another length.
+            let len = if communicator.rank() == 1 { 8 } else { 4 };
+            let request = communicator.all_reduce(card.buffer(len).unwrap(), card.buffer(len).unwrap(), sum()).unwrap();
+            communicator.wait(request).unwrap_err().to_string()
+        },
+    );
+    for text in texts {
+        assert!(text.contains("rank 1") && text.contains('4') && text.contains('8'), "{text}");
+    }
+}
+
+#[test]
+fn a_rank_that_goes_fails_those_that_wait_for_it_and_no_others() {
+    let (gone, left): (Sender<()>, Receiver<()>) = channel();
+    let left = std::sync::Mutex::new(left);
+    let texts = ranks(
+        2,
+        |config| config,
+        move |communicator| {
+            if communicator.rank() == 1 {
+                drop(communicator);
+                gone.send(()).unwrap();
+                return None;
+            }
+            left.lock().unwrap().recv_timeout(Duration::from_secs(10)).unwrap();
+            let request = communicator.barrier().unwrap();
+            Some(communicator.wait(request).unwrap_err().to_string())
+        },
+    );
+    let text = texts[0].as_ref().unwrap();
+    assert!(text.contains("rank 1"), "{text}");
+}
+
+#[test]
+fn what_memory_has_not_is_refused_by_name() {
+    let card = Card::loopback();
+    let refused = |config: Config| Pending::new(&card, 0, 2, config).map(|_| ()).unwrap_err().to_string();
+    let text = refused(Config::for_card(&card).control(flexcast::Control::Device));
+    assert!(text.contains("control") && text.contains("host"), "{text}");
+    let text = refused(Config::for_card(&card).aggregators(vec!["127.0.0.1:7".to_owned()]));
+    assert!(text.contains("aggregators"), "{text}");
+    let text = refused(Config::for_card(&card).control(flexcast::Control::Service));
+    assert!(text.contains("control") || text.contains("service"), "{text}");
+}
+
+#[test]
+fn ranks_with_cards_of_two_kinds_are_refused_and_named() {
+    let (memory, network) = (Card::loopback(), Card::udp(&flexcast::UdpOptions::default().interface("lo")).unwrap());
+    let parts = [&memory, &network].map(|card| {
+        let rank = u32::from(card.interface().is_some());
+        Pending::new(card, rank, 2, Config::for_card(card)).unwrap()
+    });
+    let endpoints: Vec<Vec<u8>> = parts.iter().map(Pending::endpoint).collect();
+    let [memory, network] = parts.map(|part| part.connect(&endpoints).unwrap_err());
+    assert!(matches!(memory, Error::Peer { rank: 1, .. }) && memory.to_string().contains("another kind"), "{memory}");
+    assert!(matches!(network, Error::Peer { rank: 0, .. }), "{network}");
+    // Another process, another number, too few.
+    let card = Card::loopback();
+    let part = || Pending::new(&card, 0, 2, Config::for_card(&card)).unwrap();
+    let own = part().endpoint();
+    let text = part().connect(&[own.clone(), own.clone()]).unwrap_err().to_string();
+    assert!(text.contains("rank 1") && text.contains("another number"), "{text}");
+    let text = part().connect(&[own.clone()]).unwrap_err().to_string();
+    assert!(text.contains("1 endpoints for 2 ranks"), "{text}");
+    let text = part().connect(&[own, Vec::new()]).unwrap_err().to_string();
+    assert!(text.contains("another kind"), "{text}");
+}
