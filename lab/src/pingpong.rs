@@ -3,9 +3,9 @@
 use flexcast_abi::memory::QueueKind;
 use flexcast_abi::{ABI_HASH, DeviceAddress, PingPongContext, Queue};
 use flexio::{
-    Access, Affinity, Bound, CompletionQueue, CqTarget, Device, DeviceBuffer, DpaCompletionQueue, DpaDepths,
-    DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion, Outbox, Process, ProtectionDomain, QueueDepths,
-    QueuePair, RemoteQp, SendKind, SendRequest, Transport,
+    Access, Affinity, Bound, CompletionQueue, Connection, CqTarget, Device, DeviceBuffer, DpaCompletionQueue,
+    DpaDepths, DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion, Outbox, Process, ProtectionDomain,
+    QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest, Transport,
 };
 use zerocopy::IntoBytes as _;
 
@@ -41,17 +41,18 @@ pub fn ping(process: &Process, client: &Device, messages: &[&[u8]]) -> Result<Po
     let receive_cq = DpaCompletionQueue::new(&outbox, LOG_DEPTH, CqTarget::Thread(&handler))?;
     let send_cq = DpaCompletionQueue::new(&outbox, LOG_DEPTH, CqTarget::Thread(&handler))?;
     let depths = DpaDepths { log_send: Some(LOG_DEPTH), log_receive: Some(LOG_DEPTH) };
-    let mut device_qp = DpaQueuePair::reliable(&send_cq, &receive_cq, depths, Access::LOCAL_WRITE, 0)?;
+    let mut device_qp =
+        DpaQueuePair::builder(Transport::Rc, depths).access(Access::LOCAL_WRITE).build(&send_cq, &receive_cq)?;
 
     let pd = ProtectionDomain::new(client)?;
     let memory = MemoryRegion::register(&pd, HostBuffer::zeroed(2 * BUFFER_BYTES as usize)?, Access::LOCAL_WRITE)?;
     let completions = CompletionQueue::new(client, 16)?;
     let host_depths = QueueDepths { send: 4, receive: 4 };
-    let host_qp = QueuePair::new(&pd, Transport::Rc, &completions, &completions, host_depths)?;
+    let host_qp = QueuePair::builder(&pd, Transport::Rc, host_depths).build(&completions, &completions)?;
     host_qp.init(Access::LOCAL_WRITE, 0)?;
     let host = RemoteQp { qpn: host_qp.qpn(), gid: client.port().gid, mac: client.info().mac, first_psn: 0 };
-    device_qp.connect(&host, 0)?;
-    host_qp.connect(&device_qp.endpoint(0), 0)?;
+    device_qp.connect(&Connection::to(host))?;
+    host_qp.connect(&Connection::to(device_qp.endpoint(0)))?;
 
     fn queue<K: QueueKind>(ring: flexio::DevAddr, record: flexio::DevAddr, number: u32) -> Queue<K> {
         Queue::new(DeviceAddress::new(ring.get()), DeviceAddress::new(record.get()), number, u32::from(LOG_DEPTH))

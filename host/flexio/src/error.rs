@@ -123,6 +123,18 @@ pub enum Error {
         /// What it may be.
         limit: String,
     },
+    /// Options that do not go together, found before anything was called.
+    #[error("`{option}` of {of} is {value}: must be {limit}")]
+    Conflict {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: Box<str>,
+        /// The object, with the option that it conflicts with.
+        of: &'static str,
+        /// What it may be, why, and what to do.
+        limit: &'static str,
+    },
     /// A host range outside its memory region.
     #[error("{len} bytes at offset {offset} leave the memory region of {region_len} bytes at {region}")]
     RegionRange {

@@ -13,7 +13,7 @@ use flexcast_abi::{
 use flexcast_tests::code;
 use flexcast_tests::world::{get_into, settle, step_until, world};
 use flexio::{
-    AbiExpectation, Access, Affinity, Application, CompletionQueue, CqTarget, DevAddr, DeviceBuffer,
+    AbiExpectation, Access, Affinity, Application, CompletionQueue, Connection, CqTarget, DevAddr, DeviceBuffer,
     DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, HostBuffer, InlineRequest, MemoryKey, MemoryRegion,
     MulticastGroup, MulticastMembership, Outbox, Process, ProtectionDomain, QueueDepths, QueuePair, RemoteQp, SendKind,
     UdAddress, UdKey, Window,
@@ -116,15 +116,26 @@ pub(crate) fn run(case: &Case) -> Outcome {
     let group = MulticastGroup::ipv4(Ipv4Addr::new(239, 1, 2, 3)).expect("a group");
     let (mut receiver, sender) = match case.transport {
         Transport::Ud => {
-            let mut sender = DpaQueuePair::datagram(&sends, &unused, send_depths(11), false, 0).expect("a queue pair");
+            let mut sender = DpaQueuePair::builder(flexio::Transport::Ud, send_depths(11))
+                .build(&sends, &unused)
+                .expect("a queue pair");
             sender.activate(UdKey { q_key: Q_KEY }).expect("RTS");
-            (DpaQueuePair::receiver(flexio::Transport::Ud, &receives, LOG_RING, 0).expect("a queue pair"), sender)
+            (
+                DpaQueuePair::builder(flexio::Transport::Ud, DpaDepths::receive_only(LOG_RING))
+                    .build(&receives, &receives)
+                    .expect("a queue pair"),
+                sender,
+            )
         }
         Transport::Uc => {
-            let mut sender = DpaQueuePair::unreliable(&sends, &unused, send_depths(10), 0).expect("a queue pair");
-            let mut receiver = DpaQueuePair::receiver(flexio::Transport::Uc, &receives, LOG_RING, 0).expect("one");
-            receiver.connect(&sender.endpoint(0), 0).expect("RTS");
-            sender.connect(&receiver.endpoint(0), 0).expect("RTS");
+            let mut sender = DpaQueuePair::builder(flexio::Transport::Uc, send_depths(10))
+                .build(&sends, &unused)
+                .expect("a queue pair");
+            let mut receiver = DpaQueuePair::builder(flexio::Transport::Uc, DpaDepths::receive_only(LOG_RING))
+                .build(&receives, &receives)
+                .expect("one");
+            receiver.connect(&Connection::to(sender.endpoint(0))).expect("RTS");
+            sender.connect(&Connection::to(receiver.endpoint(0))).expect("RTS");
             (receiver, sender)
         }
     };
@@ -133,10 +144,12 @@ pub(crate) fn run(case: &Case) -> Outcome {
     }
     let _member =
         (case.transport == Transport::Ud).then(|| MulticastMembership::attach(&receiver, group).expect("joined"));
-    let mut copier =
-        DpaQueuePair::reliable(&copies, &copies, send_depths(LOG_RING), Access::REMOTE_WRITE, 0).expect("one");
+    let mut copier = DpaQueuePair::builder(flexio::Transport::Rc, send_depths(LOG_RING))
+        .access(Access::REMOTE_WRITE)
+        .build(&copies, &copies)
+        .expect("one");
     let own = copier.endpoint(0);
-    copier.connect(&own, 0).expect("RTS");
+    copier.connect(&Connection::to(own)).expect("RTS");
     let staging = DeviceBuffer::zeroed(&process, STRIDE << LOG_RING).expect("device memory");
     let staging_key = MemoryKey::new(&staging, Access::LOCAL_WRITE).expect("a key");
 
@@ -146,13 +159,19 @@ pub(crate) fn run(case: &Case) -> Outcome {
     let mut tellers = Vec::new();
     for control in &controls {
         let depths = DpaDepths { log_send: None, log_receive: Some(4) };
-        let mut end = DpaQueuePair::reliable(&unused, control, depths, local, 0).expect("a queue pair");
+        let mut end = DpaQueuePair::builder(flexio::Transport::Rc, depths)
+            .access(local)
+            .build(&unused, control)
+            .expect("a queue pair");
         let depths = QueueDepths { send: 64, receive: 1 };
-        let host = QueuePair::with_inline(&pd, flexio::Transport::Rc, &done, &done, depths, 128).expect("a queue pair");
+        let host = QueuePair::builder(&pd, flexio::Transport::Rc, depths)
+            .inline(128)
+            .build(&done, &done)
+            .expect("a queue pair");
         host.init(Access::empty(), 0).expect("INIT");
         let peer = RemoteQp { qpn: host.qpn(), gid: device.port().gid, mac: device.info().mac, first_psn: 0 };
-        end.connect(&peer, 0).expect("RTS");
-        host.connect(&end.endpoint(0), 0).expect("RTS");
+        end.connect(&Connection::to(peer)).expect("RTS");
+        host.connect(&Connection::to(end.endpoint(0))).expect("RTS");
         ends.push(end);
         tellers.push(Control { host, contexts: contexts.addr(), key: contexts_key.id() });
     }

@@ -19,8 +19,8 @@ use flexcast_abi::{
 };
 use flexcast_proto::sparse::Parameters;
 use flexio::{
-    Access, Affinity, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, HostBuffer,
-    MemoryKey, MemoryRegion, Path, Provider, RemoteQp,
+    Access, Affinity, Connection, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler,
+    HostBuffer, MemoryKey, MemoryRegion, Path, Provider, RemoteQp,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -159,7 +159,12 @@ impl Maker<'_> {
         let cq = DpaCompletionQueue::new(card.outbox(), completions.ilog2() as u8, CqTarget::Thread(&handler))?;
         let depths = DpaDepths { log_send: Some(SPARSE_SENDS.ilog2() as u8), log_receive: Some(LOG_RECEIVES) };
         let queue_pairs: Vec<DpaQueuePair> = (0..peers)
-            .map(|peer| Ok(DpaQueuePair::reliable_by_command(&cq, &cq, depths, peer)?))
+            .map(|peer| {
+                Ok(DpaQueuePair::builder(flexio::Transport::Rc, depths)
+                    .by_command()
+                    .user_index(peer)
+                    .build(&cq, &cq)?)
+            })
             .collect::<Result<_>>()?;
         let at = |offset: u64| DeviceAddress::new(memory.addr().offset(offset).get());
         let instances: Vec<SparseInstance> = (0..coroutines)
@@ -269,7 +274,9 @@ impl PreparedAggregator {
                          for all {shards} shards"
                     ),
                 })?;
-                qp.connect_with(&remote.queue_pair, remote.first_psn, path, options.retry)?;
+                qp.connect(
+                    &Connection::to(remote.queue_pair).first_psn(remote.first_psn).path(path).retry(options.retry),
+                )?;
             }
         }
         for thread in threads {
