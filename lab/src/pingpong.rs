@@ -1,13 +1,13 @@
 //! A ping to the `pingpong` image: a message from the host of one card, answered by the DPA of the other.
 
 use flexcast_abi::memory::QueueKind;
+use flexcast_abi::pingpong::PREPARE;
 use flexcast_abi::{ABI_HASH, DeviceAddress, PingPongContext, Queue};
 use flexio::{
     Access, Affinity, Bound, CompletionQueue, Connection, CqTarget, Device, DeviceBuffer, DpaCompletionQueue,
     DpaDepths, DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion, Outbox, Process, ProtectionDomain,
     QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest, Transport,
 };
-use zerocopy::IntoBytes as _;
 
 use crate::tput::TputError;
 
@@ -69,11 +69,8 @@ pub fn ping(process: &Process, client: &Device, messages: &[&[u8]]) -> Result<Po
         send_queue: queue(device_qp.send_ring(), device_qp.doorbell_record(), device_qp.number()),
         ..Default::default()
     };
-    context.write(0, wanted.as_bytes())?;
-    let code = process.call("prepare", context.addr().get())?;
-    if code != 0 {
-        return Err(TputError::Context { worker: 0, code });
-    }
+    let prepared = process.call(&PREPARE, context.write_context(0, &wanted)?)?;
+    prepared.map_err(|refusal| TputError::Context { worker: 0, code: refusal.code.into() })?;
     handler.run(context.addr().get())?;
 
     let mut pong = Pong { equal: true, round_trips_ps: Vec::new() };

@@ -104,7 +104,7 @@ fn thread_context() {
 #[test]
 fn thread_context_in_memory() {
     with_process(Config::default(), &image(&[RET], &[RET]), |process| {
-        process.call("ping", 0).expect("the call returns");
+        process.call_by_name("ping", 0).expect("the call returns");
         let mut bytes = [0; size_of::<ThreadContext>()];
         let at = layout::THREADS + layout::CONTEXT_OFFSET;
         with_world(|world| {

@@ -115,7 +115,7 @@ fn an_object_works_when_all_handles_of_what_it_was_made_from_are_gone() {
         let device = provider.open("mlx5_0").expect("the first card");
         Process::new(&application, &ProtectionDomain::new(&device).expect("a protection domain")).expect("a process")
     };
-    assert_eq!(process.call("ping", 41).expect("the call returns"), 42);
+    assert_eq!(process.call_by_name("ping", 41).expect("the call returns"), 42);
 }
 
 /// Two cards with connected queue pairs, and memory of each.
@@ -220,7 +220,7 @@ fn threads_call_one_process_one_after_another() {
         let process = process.clone();
         thread::spawn(move || {
             for argument in start..start + 5 {
-                assert_eq!(process.call("ping", argument).expect("the call returns"), argument + 1);
+                assert_eq!(process.call_by_name("ping", argument).expect("the call returns"), argument + 1);
                 let buffer = DeviceBuffer::from_bytes(&process, &argument.to_le_bytes()).expect("device memory");
                 assert_eq!(buffer.len(), 8);
             }

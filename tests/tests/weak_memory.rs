@@ -204,7 +204,7 @@ fn bursts(memory: MemoryModel, count: u64) -> Result<(), TputError> {
         ..Default::default()
     };
     context.write(0, wanted.as_bytes())?;
-    assert_eq!(process.call("prepare", context.addr().get())?, 0, "the context is refused");
+    assert_eq!(process.call_by_name("prepare", context.addr().get())?, 0, "the context is refused");
     handler.run(context.addr().get())?;
     for burst in 0..count {
         let text =

@@ -113,6 +113,19 @@ pub enum Error {
         /// What was asked for.
         detail: String,
     },
+    /// An RPC has returned a word that is no answer.
+    #[error(
+        "RPC `{entry}` has returned {word:#x}: must be {limit}; rebuild image and host program from one definition of \
+         its answer"
+    )]
+    Answer {
+        /// Name of the entry.
+        entry: &'static str,
+        /// What it has returned.
+        word: u64,
+        /// What it may return.
+        limit: &'static str,
+    },
     /// A parameter outside its range, found before anything was called.
     #[error("{what} is {value}: must be {limit}")]
     OutOfRange {

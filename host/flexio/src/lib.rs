@@ -91,6 +91,7 @@ pub use dpa_qp::{DpaDepths, DpaQueuePair, DpaQueuePairBuilder, UdKey};
 pub use error::{Error, ErrorState, Refused, Result, Status};
 pub use event_handler::{Affinity, EventHandler};
 pub use exported::{AccessKey, AliasKey, ExportedRegion, KEY_EXPORT_BYTES, KeyExport};
+pub use flexcast_abi::{ContextAddress, Rpc, RpcAnswer, RpcArgument};
 pub use flexcast_image::{Entry, EntryKind, Image, ImageError, PanicPlace, Phase, Unserved};
 #[doc(hidden)]
 pub use group_key::GroupKey;

@@ -2,7 +2,7 @@
 
 use std::mem::{offset_of, size_of};
 
-use flexcast_abi::reference::{ReferenceContext, ReferenceIteration, ReferenceReport, ReferenceStatus};
+use flexcast_abi::reference::{PREPARE, ReferenceContext, ReferenceIteration, ReferenceReport, ReferenceStatus};
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, DeviceAddress, FLAG_MAGIC,
     GroupContext, HostLine, Layout as _, Queue, Shared, Staging, Transport,
@@ -162,11 +162,8 @@ pub fn serve<R>(
             context.staging = Staging { address: slots, stride: stride as u32, lkey: keys[index].id() };
         }
         ranges.extend(memory_of(&context, contexts[index].addr().get()));
-        contexts[index].write(0, context.as_bytes())?;
-        let code = process.call("prepare", contexts[index].addr().get())?;
-        if code != 0 {
-            return Err(TputError::Context { worker: index, code });
-        }
+        let prepared = process.call(&PREPARE, contexts[index].write_context(0, &context)?)?;
+        prepared.map_err(|refusal| TputError::Context { worker: index, code: refusal.code.into() })?;
         workers.push(Worker {
             context: &contexts[index],
             iteration: &iterations[index],

@@ -4,11 +4,14 @@ use std::net::Ipv4Addr;
 
 use emu_machine::{Config, MemoryModel, World};
 use flexcast_abi::memory::QueueKind;
+use flexcast_abi::receive_thread::PREPARE_RECEIVE;
+use flexcast_abi::rpc::{ACTIVATE, BRING_UP};
+use flexcast_abi::send::PREPARE_SEND;
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, ContextMemory, DeviceAddress,
-    FLAG_MAGIC, GroupContext, HostLine, OPERATION_CLOSED, Operation, Placement, Queue, ReceiveContext, ReceiveReport,
-    ReceiveThread, SendContext, SendOperation, SendReport, SendRun, SendStatus, SendThread, Shared, Staging,
-    TableMemory, Transport,
+    ABI_HASH, ABI_VERSION, Activation, BitmapMemory, CompletionFlag, CompletionQueueMemory, ContextMemory,
+    DeviceAddress, FLAG_MAGIC, GroupContext, HostLine, OPERATION_CLOSED, Operation, Placement, Queue, ReceiveContext,
+    ReceiveReport, ReceiveThread, SendContext, SendOperation, SendReport, SendRun, SendStatus, SendThread, Shared,
+    Staging, TableMemory, Transport,
 };
 use flexcast_tests::code;
 use flexcast_tests::world::{get_into, settle, step_until, world};
@@ -80,7 +83,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
     let device = provider.open("mlx5_0").expect("the card");
     let pd = ProtectionDomain::new(&device).expect("a protection domain");
     let process = Process::new(&application, &pd).expect("a process");
-    assert_eq!(process.call("bring_up", 5).expect("it answers"), flexcast_abi::bring_up_answer(5));
+    assert_eq!(process.call(&BRING_UP, 5).expect("it answers"), flexcast_abi::bring_up_answer(5));
     let outbox = Outbox::new(&process).expect("an outbox");
     let window = Window::new(&process).expect("a window");
 
@@ -279,13 +282,14 @@ pub(crate) fn run(case: &Case) -> Outcome {
     // No time passes between the call that prepares and the thread's first run.
     let start = |handler: &EventHandler, offset: u64| {
         handler.run(contexts.addr().get() + offset).expect("it runs");
-        assert_eq!(process.call("activate", u64::from(handler.id())).expect("it answers"), 0);
+        assert_eq!(process.call(&ACTIVATE, handler.id()).expect("it answers"), Activation::Woken);
     };
-    assert_eq!(process.call("prepare_receive", contexts.addr().get()).expect("it answers"), 0);
+    assert_eq!(process.call(&PREPARE_RECEIVE, contexts.context_at(0).expect("in range")).expect("it answers"), Ok(()));
     if !case.saturated {
         start(&receive_thread, 0);
     }
-    assert_eq!(process.call("prepare_send", contexts.addr().get() + SEND_THREAD).expect("it answers"), 0);
+    let context = contexts.context_at(SEND_THREAD).expect("in range");
+    assert_eq!(process.call(&PREPARE_SEND, context).expect("it answers"), Ok(()));
     start(&send_thread, SEND_THREAD);
     settle();
 
@@ -422,7 +426,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
     }
     let thread_state = || peek::<ReceiveThread>(contexts.addr()).state;
     let before = thread_state();
-    assert_eq!(process.call("activate", u64::from(receive_thread.id())).expect("it answers"), 0);
+    assert_eq!(process.call(&ACTIVATE, receive_thread.id()).expect("it answers"), Activation::Woken);
     settle();
     let after = thread_state();
     assert_eq!(after.activations, before.activations + 1);

@@ -41,7 +41,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("host/flexio-sys", &["host/verbs-sys"]),
     ("host/verbs-sys", &["shared/error"]),
     ("host/doca-sys", &["host/verbs-sys"]),
-    ("host/flexio", &["host/flexio-sys", "host/verbs-sys", "host/doca-sys", "image", "shared/hw", "shared/error"]),
+    (
+        "host/flexio",
+        &["host/flexio-sys", "host/verbs-sys", "host/doca-sys", "image", "shared/abi", "shared/hw", "shared/error"],
+    ),
     ("host/bootstrap", &["files", "shared/"]),
     ("host/flexcast", &["host/bootstrap", "host/flexio", "host/service", "files", "image", "shared/"]),
     ("host/capi", &["host/flexcast", "host/flexio", "files"]),

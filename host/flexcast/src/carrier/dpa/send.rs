@@ -2,6 +2,7 @@
 
 use std::mem::{offset_of, size_of};
 
+use flexcast_abi::send::PREPARE_SEND;
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, HostLine, OPERATION_CLOSED, OPERATION_DEFERRED, SendContext,
     SendOperation, SendReport, SendRun, SendStatus, SendThread, Shared as SharedLine,
@@ -243,7 +244,7 @@ impl Send {
                 memory.write(CONTEXTS_AT + at * CONTEXT_BYTES, context.as_bytes())?;
                 self.connected.push(qp);
             }
-            accepted("send thread", card.process().call("prepare_send", memory.addr().get())?)?;
+            accepted("send thread", card.process().call(&PREPARE_SEND, memory.context_at(0)?)?)?;
             thread.handler.run(memory.addr().get())?;
             card.activate(&thread.handler)?;
         }

@@ -2,7 +2,7 @@
 
 use std::mem::size_of;
 
-use flexcast_abi::progress::{COMMAND_BYTES, MACHINE_BYTES, MESSAGE_BYTES, NOBODY};
+use flexcast_abi::progress::{COMMAND_BYTES, MACHINE_BYTES, MESSAGE_BYTES, NOBODY, PREPARE_PROGRESS};
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, HostLine, KeptMemory, MessageMemory, ProgressCommand,
     ProgressDetail, ProgressPeer, ProgressReport, ProgressSetUp, ProgressThread, Shared as SharedLine, Signals,
@@ -208,8 +208,8 @@ impl DeviceDriver {
             ..Default::default()
         };
         let memory = self.memory.buffer();
-        memory.write(0, context.as_bytes())?;
-        accepted("progress thread", process.call("prepare_progress", memory.addr().get())?)?;
+        let context = memory.write_context(0, &context)?;
+        accepted("progress thread", process.call(&PREPARE_PROGRESS, context)?)?;
         self.handler.run(memory.addr().get())?;
         self.operation = first_operation;
         self.tables = vec![machine, contexts, senders, views];

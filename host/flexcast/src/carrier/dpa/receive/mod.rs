@@ -6,6 +6,7 @@ mod report;
 
 use std::mem::size_of;
 
+use flexcast_abi::receive_thread::PREPARE_RECEIVE;
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, BitmapMemory, CompletionQueueMemory, ContextMemory, DeviceAddress, GroupContext, HostLine,
     Operation, Placement, ReceiveContext, ReceiveThread, ReceiveView, SendQueueMemory, Shared as SharedLine, Staging,
@@ -255,8 +256,8 @@ impl Receive {
                 control_queue: receive_memory(&mailbox_target.qp),
                 ..Default::default()
             };
-            memory.write(0, context.as_bytes())?;
-            accepted("receive thread", process.call("prepare_receive", argument.get())?)?;
+            let context = memory.write_context(0, &context)?;
+            accepted("receive thread", process.call(&PREPARE_RECEIVE, context)?)?;
             threads.push(Thread { mailbox, _target: mailbox_target, handler, memory: key });
         }
         if let (Transport::UcMulticast, Some(member)) = (config.transport, queue_pairs.first()) {

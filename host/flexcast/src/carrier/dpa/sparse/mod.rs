@@ -13,6 +13,7 @@ mod options;
 
 use std::mem::{offset_of, size_of};
 
+use flexcast_abi::sparse::PREPARE;
 use flexcast_abi::{
     ContextMemory, DeviceAddress, HostLine, Layout as _, SPARSE_LOOK_UNANSWERED, SPARSE_SENDS, SparseElement,
     SparseInstance, SparseOperation, SparsePeer, SparseReport, SparseThread, SparseThreadState, SpotMemory,
@@ -205,10 +206,10 @@ impl Maker<'_> {
             report_host: self.reports.addr().get() + report,
             ..Default::default()
         };
-        memory.write(0, context.as_bytes())?;
         memory.write(instances_at, instances.as_bytes())?;
         memory.write(peers_at, contexts.as_bytes())?;
-        accepted("aggregator thread", process.call("prepare", memory.addr().get())?)?;
+        let context = memory.write_context(0, &context)?;
+        accepted("aggregator thread", process.call(&PREPARE, context)?)?;
         Ok(Thread { queue_pairs, _cq: cq, _spots: key, memory, handler })
     }
 }
