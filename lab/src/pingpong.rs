@@ -1,13 +1,13 @@
 //! A ping to the `pingpong` image: a message from the host of one card, answered by the DPA of the other.
 
 use flexcast_abi::memory::QueueKind;
+use flexcast_abi::pingpong::PREPARE;
 use flexcast_abi::{ABI_HASH, DeviceAddress, PingPongContext, Queue};
 use flexio::{
-    Access, Affinity, Bound, CompletionQueue, CqTarget, Device, DeviceBuffer, DpaCompletionQueue, DpaDepths,
-    DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion, Outbox, Process, ProtectionDomain, QueueDepths,
-    QueuePair, RemoteQp, SendKind, SendRequest, Transport,
+    Access, Affinity, Bound, CompletionQueue, Connection, CqTarget, Device, DeviceBuffer, DpaCompletionQueue,
+    DpaDepths, DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion, Outbox, Process, ProtectionDomain,
+    QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest, Transport,
 };
-use zerocopy::IntoBytes as _;
 
 use crate::tput::TputError;
 
@@ -41,17 +41,18 @@ pub fn ping(process: &Process, client: &Device, messages: &[&[u8]]) -> Result<Po
     let receive_cq = DpaCompletionQueue::new(&outbox, LOG_DEPTH, CqTarget::Thread(&handler))?;
     let send_cq = DpaCompletionQueue::new(&outbox, LOG_DEPTH, CqTarget::Thread(&handler))?;
     let depths = DpaDepths { log_send: Some(LOG_DEPTH), log_receive: Some(LOG_DEPTH) };
-    let mut device_qp = DpaQueuePair::reliable(&send_cq, &receive_cq, depths, Access::LOCAL_WRITE, 0)?;
+    let mut device_qp =
+        DpaQueuePair::builder(Transport::Rc, depths).access(Access::LOCAL_WRITE).build(&send_cq, &receive_cq)?;
 
     let pd = ProtectionDomain::new(client)?;
     let memory = MemoryRegion::register(&pd, HostBuffer::zeroed(2 * BUFFER_BYTES as usize)?, Access::LOCAL_WRITE)?;
     let completions = CompletionQueue::new(client, 16)?;
     let host_depths = QueueDepths { send: 4, receive: 4 };
-    let host_qp = QueuePair::new(&pd, Transport::Rc, &completions, &completions, host_depths)?;
+    let host_qp = QueuePair::builder(&pd, Transport::Rc, host_depths).build(&completions, &completions)?;
     host_qp.init(Access::LOCAL_WRITE, 0)?;
     let host = RemoteQp { qpn: host_qp.qpn(), gid: client.port().gid, mac: client.info().mac, first_psn: 0 };
-    device_qp.connect(&host, 0)?;
-    host_qp.connect(&device_qp.endpoint(0), 0)?;
+    device_qp.connect(&Connection::to(host))?;
+    host_qp.connect(&Connection::to(device_qp.endpoint(0)))?;
 
     fn queue<K: QueueKind>(ring: flexio::DevAddr, record: flexio::DevAddr, number: u32) -> Queue<K> {
         Queue::new(DeviceAddress::new(ring.get()), DeviceAddress::new(record.get()), number, u32::from(LOG_DEPTH))
@@ -68,11 +69,8 @@ pub fn ping(process: &Process, client: &Device, messages: &[&[u8]]) -> Result<Po
         send_queue: queue(device_qp.send_ring(), device_qp.doorbell_record(), device_qp.number()),
         ..Default::default()
     };
-    context.write(0, wanted.as_bytes())?;
-    let code = process.call("prepare", context.addr().get())?;
-    if code != 0 {
-        return Err(TputError::Context { worker: 0, code });
-    }
+    let prepared = process.call(&PREPARE, context.write_context(0, &wanted)?)?;
+    prepared.map_err(|refusal| TputError::Context { worker: 0, code: refusal.code.into() })?;
     handler.run(context.addr().get())?;
 
     let mut pong = Pong { equal: true, round_trips_ps: Vec::new() };

@@ -3,21 +3,24 @@
 use std::error::Error;
 use std::mem::offset_of;
 
-use flexcast_abi::{ABI_HASH, ABI_VERSION, Layout as _};
+use flexcast_abi::{ABI_HASH, ABI_VERSION};
 use flexio::{
-    AbiExpectation, Access, Application, Bound, DeviceBuffer, HostBuffer, MemoryRegion, Process, ProtectionDomain,
-    Provider, Window,
+    AbiExpectation, Access, Application, Bound, ContextAddress, DeviceBuffer, HostBuffer, MemoryRegion, Process,
+    ProtectionDomain, Provider, Rpc, Window,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::shared::{Answer, Job};
 
+/// 0, or 1 for memory that the firmware does not reach.
+const SUM: Rpc<ContextAddress<Job>, u64> = Rpc::new("sum");
+
 /// Has the card add up the numbers.
 pub(crate) fn sum(provider: &Provider, elf: &[u8], numbers: &[u64]) -> Result<Answer, Box<dyn Error>> {
     let abi = AbiExpectation { version: ABI_VERSION, hash: ABI_HASH };
     let application = Application::load(provider, "sum", elf, Some(abi))?;
-    // An image that was built from another `Job` is told apart here.
-    application.image().expect_argument("sum", Job::HASH)?;
+    // An image that was built from another `Job` is refused here.
+    application.expect_rpc(&SUM)?;
     let device = provider.open("mlx5_0")?;
     let pd = ProtectionDomain::new(&device)?;
     let process = Process::new(&application, &pd)?;
@@ -38,7 +41,7 @@ pub(crate) fn sum(provider: &Provider, elf: &[u8], numbers: &[u64]) -> Result<An
 
     // The argument of an RPC lies in DPA memory.
     let argument = DeviceBuffer::from_bytes(&process, job.as_bytes())?;
-    match process.call("sum", argument.addr().get())? {
+    match process.call(&SUM, argument.context_at(0)?)? {
         0 => {}
         code => return Err(format!("the firmware refused the job: {code}").into()),
     }

@@ -8,8 +8,8 @@ use flexcast::{AggregatorCard, AggregatorElement, AggregatorOptions, DpaAggregat
 use flexcast_abi::SparseThreadState;
 use flexcast_proto::sparse::{Parameters, Shard, Shards, Step, Worker, split};
 use flexio::{
-    Access, Bound, CompletionQueue, Device, HostBuffer, MemoryRegion, Path, ProtectionDomain, Provider, QueueDepths,
-    QueuePair, RemoteQp, Retry, SendKind, SendRequest, Transport,
+    Access, Bound, CompletionQueue, Connection, Device, HostBuffer, MemoryRegion, ProtectionDomain, Provider,
+    QueueDepths, QueuePair, RemoteQp, Retry, SendKind, SendRequest, Transport,
 };
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
@@ -49,7 +49,7 @@ impl TestWorker {
         let lane = |_| {
             let depths = QueueDepths { send: 8, receive: 8 };
             let queue_pair =
-                QueuePair::new(&pd, Transport::Rc, &completions, &completions, depths).expect("a queue pair");
+                QueuePair::builder(&pd, Transport::Rc, depths).build(&completions, &completions).expect("a queue pair");
             queue_pair.init(Access::LOCAL_WRITE, 0).expect("INIT");
             let bytes = 2 * parameters.spot_bytes() as usize;
             let memory = HostBuffer::zeroed(bytes).expect("memory");
@@ -71,7 +71,7 @@ impl TestWorker {
     pub fn connect(&self, remotes: &[RemoteQp]) {
         let retry = Retry { timeout_exponent: 11, count: 7 };
         for (lane, remote) in self.lanes.iter().zip(remotes) {
-            lane.queue_pair.connect_with(remote, 0, Path::default(), retry).expect("RTS");
+            lane.queue_pair.connect(&Connection::to(*remote).retry(retry)).expect("RTS");
         }
     }
 

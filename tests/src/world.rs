@@ -74,6 +74,10 @@ pub fn ring(process: &Process, outbox: &Outbox, register: u64, value: u64) {
         block.extend_from_slice(&word.to_le_bytes());
     }
     let block = DeviceBuffer::from_bytes(process, &block).expect("a device buffer");
-    assert_eq!(process.call("ping", block.addr().get()).expect("the call returns"), 0, "the outbox was selected");
+    assert_eq!(
+        process.call_by_name("ping", block.addr().get()).expect("the call returns"),
+        0,
+        "the outbox was selected"
+    );
     settle();
 }

@@ -4,9 +4,9 @@
 use emu_machine::{Config, FunctionId};
 use emu_provider::Emulated;
 use flexio::{
-    Access, AccessKey, AliasKey, AliasPool, AliasQueue, BindingPool, Bound, BoundAlias, CompletionQueue, Device, Error,
-    ExportedRegion, Grant, HostBuffer, KeyExport, LocalSlice, MemoryRegion, ProtectionDomain, QueueDepths, QueuePair,
-    Released, RemoteQp, SendKind, SendRequest, Transport,
+    Access, AccessKey, AliasKey, AliasPool, AliasQueue, BindingPool, Bound, BoundAlias, CompletionQueue, Connection,
+    Device, Error, ExportedRegion, Grant, HostBuffer, KeyExport, LocalSlice, MemoryRegion, ProtectionDomain,
+    QueueDepths, QueuePair, Released, RemoteQp, SendKind, SendRequest, Transport,
 };
 
 const ALL: Access = Access::all();
@@ -47,7 +47,7 @@ fn connected(pds: [&ProtectionDomain; 2]) -> [(QueuePair, CompletionQueue); 2] {
     let depths = QueueDepths { send: 8, receive: 8 };
     let ends = pds.map(|pd| {
         let cq = CompletionQueue::new(pd.device(), 16).expect("a queue");
-        let pair = QueuePair::new(pd, Transport::Rc, &cq, &cq, depths).expect("a queue pair");
+        let pair = QueuePair::builder(pd, Transport::Rc, depths).build(&cq, &cq).expect("a queue pair");
         pair.init(ALL, 0).expect("INIT");
         (pair, cq)
     });
@@ -55,7 +55,7 @@ fn connected(pds: [&ProtectionDomain; 2]) -> [(QueuePair, CompletionQueue); 2] {
         let device = pds[peer].device();
         let (gid, mac) = (device.port().gid, device.info().mac);
         let remote = RemoteQp { qpn: ends[peer].0.qpn(), gid, mac, first_psn: 0 };
-        ends[own].0.connect(&remote, 0).expect("RTS");
+        ends[own].0.connect(&Connection::to(remote)).expect("RTS");
     }
     ends
 }
@@ -288,11 +288,12 @@ impl Pools {
         let far = fixture.remote.pd().device();
         let cq = CompletionQueue::new(far, 4).expect("a queue");
         let depths = QueueDepths { send: 1, receive: 1 };
-        let peer = QueuePair::new(fixture.remote.pd(), Transport::Rc, &cq, &cq, depths).expect("a queue pair");
+        let peer =
+            QueuePair::builder(fixture.remote.pd(), Transport::Rc, depths).build(&cq, &cq).expect("a queue pair");
         peer.init(ALL, 0).expect("INIT");
         let end = |device: &Device, qpn| RemoteQp { qpn, gid: device.port().gid, mac: device.info().mac, first_psn: 0 };
-        peer.connect(&end(fixture.arm.device(), queue.qpn()), 0).expect("RTS");
-        queue.connect(&end(far, peer.qpn()), 0, ALL).expect("RTS");
+        peer.connect(&Connection::to(end(fixture.arm.device(), queue.qpn()))).expect("RTS");
+        queue.connect(&Connection::to(end(far, peer.qpn())), ALL).expect("RTS");
         Self { fixture, pool, aliases, queue, _peer: (peer, cq) }
     }
 

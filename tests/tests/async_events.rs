@@ -20,8 +20,9 @@ fn datagrams(receiver: &Device, qpn: u32, count: u64) {
     let client = receiver.provider().open("mlx5_1").expect("the second card");
     let pd = ProtectionDomain::new(&client).expect("a protection domain");
     let sends = CompletionQueue::new(&client, 16).expect("a completion queue");
-    let host =
-        QueuePair::new(&pd, Transport::Ud, &sends, &sends, QueueDepths { send: 8, receive: 1 }).expect("a queue pair");
+    let host = QueuePair::builder(&pd, Transport::Ud, QueueDepths { send: 8, receive: 1 })
+        .build(&sends, &sends)
+        .expect("a queue pair");
     host.init(Access::empty(), Q_KEY).expect("INIT");
     host.activate(0).expect("RTS");
     let memory = HostBuffer::zeroed(64).expect("a buffer");
@@ -42,7 +43,10 @@ fn an_overrun_on_dpa_memory_is_reported_by_number() {
         let device = process.device();
         let outbox = Outbox::new(process).expect("an outbox");
         let cq = DpaCompletionQueue::new(&outbox, 1, CqTarget::Polled).expect("a completion queue");
-        let mut qp = DpaQueuePair::receiver(Transport::Ud, &cq, 3, 0x77).expect("a queue pair");
+        let mut qp = DpaQueuePair::builder(Transport::Ud, flexio::DpaDepths::receive_only(3))
+            .user_index(0x77)
+            .build(&cq, &cq)
+            .expect("a queue pair");
         qp.activate(UdKey { q_key: Q_KEY }).expect("RTS");
         let buffer = DeviceBuffer::zeroed(process, 8 * 256).expect("device memory");
         let key = MemoryKey::new(&buffer, Access::LOCAL_WRITE).expect("a key");
@@ -78,7 +82,9 @@ fn an_overrun_of_a_host_queue_is_reported_by_number() {
     let device = provider.open("mlx5_0").expect("the first card");
     let pd = ProtectionDomain::new(&device).expect("a protection domain");
     let cq = CompletionQueue::new(&device, 1).expect("a completion queue");
-    let qp = QueuePair::new(&pd, Transport::Ud, &cq, &cq, QueueDepths { send: 8, receive: 8 }).expect("a queue pair");
+    let qp = QueuePair::builder(&pd, Transport::Ud, QueueDepths { send: 8, receive: 8 })
+        .build(&cq, &cq)
+        .expect("a queue pair");
     qp.init(Access::empty(), Q_KEY).expect("INIT");
     qp.activate(0).expect("RTS");
     let memory = HostBuffer::zeroed(64).expect("a buffer");

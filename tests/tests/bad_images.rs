@@ -84,15 +84,15 @@ fn truncated() {
 #[test]
 fn unknown_entry_and_entry_of_the_other_kind() {
     code::with_process(Config::default(), &good(), |process| {
-        let error = process.call("pang", 0).expect_err("no such RPC");
+        let error = process.call_by_name("pang", 0).expect_err("no such RPC");
         assert!(matches!(&error, Error::Image { source: ImageError::UnknownEntry { name, .. }, .. } if name == "pang"));
         told(&error, &["no entry `pang`", "handler", "ping"]);
-        let error = process.call("handler", 0).expect_err("a handler is not called");
+        let error = process.call_by_name("handler", 0).expect_err("a handler is not called");
         assert!(matches!(&error, Error::Image { source: ImageError::WrongEntryKind { .. }, .. }), "{error}");
         told(&error, &["`handler` is an event handler", "not an RPC"]);
         let error = EventHandler::new(process, "ping", 0, Affinity::Any).expect_err("an RPC is not triggered");
         told(&error, &["`ping` is an RPC", "not an event handler"]);
-        assert_eq!(process.call("ping", 7).expect("the process has taken no harm"), 7);
+        assert_eq!(process.call_by_name("ping", 7).expect("the process has taken no harm"), 7);
     });
 }
 
@@ -166,7 +166,7 @@ fn floating_point_instructions_fail_verification() {
 fn floating_point_instructions_trap_on_the_device() {
     for insn in [FADD_D, FLW] {
         code::with_process(Config::default(), &code::image(&[RET], &[insn, RET]), |process| {
-            let error = process.call("ping", code::DATA).expect_err("a trap");
+            let error = process.call_by_name("ping", code::DATA).expect_err("a trap");
             assert!(matches!(error, Error::DeviceFault { .. }), "{error}");
             told(&error, &["illegal instruction", &format!("{insn:#018x}"), "ping+0x0"]);
         });
@@ -183,5 +183,5 @@ fn a_refused_image_leaves_the_others_alone() {
     let pd = ProtectionDomain::new(&device).expect("a protection domain");
     let process = Process::new(&application, &pd).expect("a process");
     assert!(Application::load(&provider, "spoilt", &elf[..100], None).is_err());
-    assert_eq!(process.call("ping", 1).expect("still there"), 2);
+    assert_eq!(process.call_by_name("ping", 1).expect("still there"), 2);
 }

@@ -12,9 +12,9 @@ use flexcast_tests::harness::skipped;
 use flexcast_tests::told;
 use flexcast_tests::world::{doorbell_program, get, put, ring, settle, world};
 use flexio::{
-    Access, AddressHandle, Bound, CompletionQueue, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair,
-    Error, HostBuffer, LocalSlice, MemoryKey, MemoryRegion, Outbox, Process, ProtectionDomain, Provider, QueueDepths,
-    QueuePair, SendKind, SendRequest, Transport, UdKey,
+    Access, AddressHandle, Bound, CompletionQueue, Connection, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths,
+    DpaQueuePair, DpaQueuePairBuilder, Error, HostBuffer, LocalSlice, MemoryKey, MemoryRegion, Outbox, Process,
+    ProtectionDomain, Provider, QueueDepths, QueuePair, SendKind, SendRequest, Transport, UdKey,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -76,7 +76,7 @@ fn pair(transport: Transport, cq_depth: u32, body: impl FnOnce(&End<'_>, &End<'_
     });
     let qps = [0, 1].map(|i| {
         let depths = QueueDepths { send: 4, receive: 4 };
-        let qp = QueuePair::new(&pds[i], transport, &cqs[i][0], &cqs[i][1], depths).expect("a queue pair");
+        let qp = QueuePair::builder(&pds[i], transport, depths).build(&cqs[i][0], &cqs[i][1]).expect("a queue pair");
         qp.init(access, Q_KEY).expect("INIT");
         qp
     });
@@ -89,7 +89,7 @@ fn pair(transport: Transport, cq_depth: u32, body: impl FnOnce(&End<'_>, &End<'_
         };
         match transport {
             Transport::Ud => qps[i].activate(0).expect("RTS"),
-            Transport::Rc | Transport::Uc => qps[i].connect(&peer, 0).expect("RTS"),
+            Transport::Rc | Transport::Uc => qps[i].connect(&Connection::to(peer)).expect("RTS"),
         }
     }
     let end =
@@ -310,9 +310,13 @@ fn with_loopback(body: impl FnOnce(&Process, &Outbox, &DpaCompletionQueue, &DpaQ
         let outbox = Outbox::new(process).expect("an outbox");
         let cq = DpaCompletionQueue::new(&outbox, 4, CqTarget::Polled).expect("a completion queue");
         let depths = DpaDepths { log_send: Some(LOG_RING), log_receive: Some(LOG_RING) };
-        let mut qp = DpaQueuePair::reliable(&cq, &cq, depths, Access::REMOTE_WRITE, 0x5A).expect("a queue pair");
+        let mut qp = DpaQueuePair::builder(Transport::Rc, depths)
+            .access(Access::REMOTE_WRITE)
+            .user_index(0x5A)
+            .build(&cq, &cq)
+            .expect("a queue pair");
         let own = qp.endpoint(0);
-        qp.connect(&own, 0).expect("RTS");
+        qp.connect(&Connection::to(own)).expect("RTS");
         body(process, &outbox, &cq, &qp);
     });
 }
@@ -406,7 +410,10 @@ fn device_completion_queue_overrun_and_empty_receive_ring() {
     with_process(Config::default(), &image(&[RET], &[RET]), |process| {
         let outbox = Outbox::new(process).expect("an outbox");
         let cq = DpaCompletionQueue::new(&outbox, 1, CqTarget::Polled).expect("a completion queue");
-        let mut qp = DpaQueuePair::receiver(Transport::Ud, &cq, 3, 0x77).expect("a queue pair");
+        let mut qp = DpaQueuePair::builder(Transport::Ud, DpaDepths::receive_only(3))
+            .user_index(0x77)
+            .build(&cq, &cq)
+            .expect("a queue pair");
         qp.activate(UdKey { q_key: Q_KEY }).expect("RTS");
         let buffer = DeviceBuffer::zeroed(process, 8 * 256).expect("device memory");
         let key = MemoryKey::new(&buffer, Access::LOCAL_WRITE).expect("a key");
@@ -414,7 +421,8 @@ fn device_completion_queue_overrun_and_empty_receive_ring() {
         let client = process.device().provider().open("mlx5_1").expect("the second card");
         let pd = ProtectionDomain::new(&client).expect("a protection domain");
         let sends = CompletionQueue::new(&client, 16).expect("a completion queue");
-        let host = QueuePair::new(&pd, Transport::Ud, &sends, &sends, QueueDepths { send: 8, receive: 1 })
+        let host = QueuePair::builder(&pd, Transport::Ud, QueueDepths { send: 8, receive: 1 })
+            .build(&sends, &sends)
             .expect("a queue pair");
         host.init(Access::empty(), Q_KEY).expect("INIT");
         host.activate(0).expect("RTS");
@@ -490,12 +498,27 @@ fn sizes_out_of_range() {
         let outbox = Outbox::new(process).expect("an outbox");
         let cq = DpaCompletionQueue::new(&outbox, 4, CqTarget::Polled).expect("a completion queue");
         out_of_range(DpaCompletionQueue::new(&outbox, 16, CqTarget::Polled), 16, &["completion queue", "at most 15"]);
-        let receiver = |log, index| DpaQueuePair::receiver(Transport::Ud, &cq, log, index);
+        let receiver = |log, index| {
+            DpaQueuePair::builder(Transport::Ud, DpaDepths::receive_only(log)).user_index(index).build(&cq, &cq)
+        };
         out_of_range(receiver(16, 0), 16, &["receive queue", "at most 15"]);
         out_of_range(receiver(4, 1 << 24), 1 << 24, &["user index", "24 bits"]);
-        out_of_range(DpaQueuePair::receiver(Transport::Rc, &cq, 4, 0), 0, &["UC or UD", "DpaQueuePair::reliable"]);
-        let depths = DpaDepths { log_send: Some(16), log_receive: None };
-        out_of_range(DpaQueuePair::reliable(&cq, &cq, depths, Access::empty(), 0), 16, &["send queue", "at most 15"]);
+        let conflict = |builder: DpaQueuePairBuilder, words: &[&str]| {
+            let error = builder.build(&cq, &cq).expect_err("a conflict");
+            assert!(matches!(error, Error::Conflict { .. }), "{error}");
+            assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
+        };
+        let reliable = DpaQueuePair::builder(Transport::Rc, DpaDepths::receive_only(4));
+        conflict(
+            reliable.block_multicast_loopback(true),
+            &["transport RC", "is true", "must be false", "Transport::Ud"],
+        );
+        conflict(reliable.by_command().access(Access::REMOTE_WRITE), &["made by command", "REMOTE_WRITE", "left out"]);
+        let unreliable = DpaQueuePair::builder(Transport::Uc, DpaDepths::receive_only(4));
+        conflict(unreliable.access(Access::empty()), &["`access`", "transport UC", "rights are fixed"]);
+        conflict(unreliable.block_multicast_loopback(true), &["transport UC", "must be false"]);
+        let sender = DpaQueuePair::builder(Transport::Rc, DpaDepths::send_only(16));
+        out_of_range(sender.build(&cq, &cq), 16, &["send queue", "at most 15"]);
         out_of_range(HostBuffer::zeroed(0), 0, &["host buffer", "1 to"]);
         out_of_range(DeviceBuffer::zeroed(process, 0), 0, &["device buffer", "at least 1"]);
         out_of_range(CompletionQueue::new(process.device(), u32::MAX), u64::from(u32::MAX), &["at most 2147483647"]);
@@ -525,11 +548,14 @@ fn objects_of_another_process_or_card() {
     told(&foreign, &["event handler belongs to another process", "create both from one"]);
     let cqs = outboxes.each_ref().map(|outbox| DpaCompletionQueue::new(outbox, 4, CqTarget::Polled).expect("a queue"));
     let depths = DpaDepths { log_send: Some(2), log_receive: Some(2) };
-    let foreign = DpaQueuePair::reliable(&cqs[0], &cqs[1], depths, Access::empty(), 0).expect_err("another process");
+    let foreign = DpaQueuePair::builder(Transport::Rc, depths)
+        .access(Access::empty())
+        .build(&cqs[0], &cqs[1])
+        .expect_err("another process");
     assert!(matches!(foreign, Error::Foreign { .. }), "{foreign}");
     let cq = CompletionQueue::new(&devices[1], 4).expect("a completion queue");
     let depths = QueueDepths { send: 1, receive: 1 };
-    let foreign = QueuePair::new(&pd, Transport::Rc, &cq, &cq, depths).expect_err("another card");
+    let foreign = QueuePair::builder(&pd, Transport::Rc, depths).build(&cq, &cq).expect_err("another card");
     assert!(matches!(foreign, Error::Foreign { what: "completion queue", parent: "device" }), "{foreign}");
 
     // One execution unit, one thread.

@@ -18,7 +18,7 @@ fn marked(code: &[u32]) -> Vec<u32> {
 /// Calls `ping`, which must crash at its last instruction, and checks the record.
 #[track_caller]
 fn crashes(process: &Process, ping: &[u32], argument: u64, cause: &[&str]) {
-    let error = process.call("ping", argument).expect_err("a crash");
+    let error = process.call_by_name("ping", argument).expect_err("a crash");
     let Error::DeviceFault { state: ErrorState::Fatal, record, panic: None } = &error else {
         panic!("not a crash: {error}")
     };
@@ -35,7 +35,7 @@ fn crashes(process: &Process, ping: &[u32], argument: u64, cause: &[&str]) {
     }
     // A dead process stays dead, and says why again.
     assert_eq!(process.error_state(), ErrorState::Fatal);
-    let again = process.call("ping", argument).expect_err("a dead process");
+    let again = process.call_by_name("ping", argument).expect_err("a dead process");
     assert!(matches!(again, Error::DeviceFault { .. }), "{again}");
     told(&process.check().expect_err("a dead process"), cause);
 }
@@ -78,7 +78,7 @@ fn store_into_code() {
 fn jump_into_data() {
     let code = marked(&[call_register(reg::A0)]);
     with_process(Config::default(), &image(&[RET], &code), |process| {
-        let error = process.call("ping", DATA).expect_err("a crash");
+        let error = process.call_by_name("ping", DATA).expect_err("a crash");
         // The register ra tells where the jump came from.
         told(&error, &["instruction access fault", "0x0000000080000000", "ra 000000004000000c", "a3 000000000000004d"]);
     });
@@ -136,7 +136,7 @@ fn window_access(store: bool, foreign: bool, access: Access, offset: i64, cause:
                 assert_eq!(memory.read_u64(0).expect("in range"), 0, "nothing was written");
             }
             None => {
-                process.call("ping", argument).expect("an allowed access");
+                process.call_by_name("ping", argument).expect("an allowed access");
                 let written = if store { 77 } else { 0 };
                 assert_eq!(memory.read_u64(offset as usize).expect("in range"), written);
             }
@@ -186,7 +186,7 @@ fn trigger(config: Config, handler: &[u32]) -> (u32, Error) {
         let handler = EventHandler::new(process, "handler", 5, Affinity::Unit(17)).expect("an event handler");
         handler.run(5).expect("released");
         // The handler may die before the call that woke it is back: both tell the same.
-        if let Err(error) = process.call("ping", u64::from(handler.id())) {
+        if let Err(error) = process.call_by_name("ping", u64::from(handler.id())) {
             return (handler.id(), error);
         }
         let provider = process.device().provider();
@@ -229,7 +229,7 @@ fn an_endless_call_meets_its_watchdog() {
     let config = Config { rpc_watchdog_ps: 3 * ms, ..Config::default() };
     with_process(config, &image(&[RET], &[SPIN]), |process| {
         let before = process.device().provider().relax().now_ps();
-        let error = process.call("ping", 0).expect_err("the watchdog");
+        let error = process.call_by_name("ping", 0).expect_err("the watchdog");
         told(&error, &["watchdog: the call ran for more than 3 ms", "ping+0x0"]);
         let took = process.device().provider().relax().now_ps() - before;
         assert!((3 * ms..4 * ms).contains(&took), "{took} ps");
@@ -241,7 +241,7 @@ fn an_error_of_the_firmware_is_distinguished_from_a_crash() {
     let mut code = vec![addi(reg::A0, 0, 0x85)];
     code.extend(rtos(layout::call::ERROR));
     with_process(Config::default(), &image(&[RET], &code), |process| {
-        let error = process.call("ping", 0).expect_err("a user error");
+        let error = process.call_by_name("ping", 0).expect_err("a user error");
         assert!(matches!(error, Error::DeviceFault { state: ErrorState::User, .. }), "{error}");
         told(&error, &["error raised by the image", "0x85"]);
     });
@@ -259,11 +259,11 @@ fn a_crash_stays_in_its_process() {
     {
         let doomed = Process::new(&application, &pd).expect("a process");
         let buffer = flexio::DeviceBuffer::zeroed(&doomed, 64).expect("memory");
-        let error = doomed.call("ping", 0).expect_err("address 0");
+        let error = doomed.call_by_name("ping", 0).expect_err("address 0");
         assert!(chain(&error).contains("no memory"), "{error}");
         assert!(flexio::DeviceBuffer::zeroed(&doomed, 0).is_err());
         drop(buffer);
     }
-    assert_eq!(healthy.call("ping", DATA).expect("the other process lives"), 0);
+    assert_eq!(healthy.call_by_name("ping", DATA).expect("the other process lives"), 0);
     healthy.check().expect("no error here");
 }

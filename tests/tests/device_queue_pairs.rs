@@ -10,10 +10,10 @@ use flexcast_tests::code::{self, *};
 use flexcast_tests::told;
 use flexcast_tests::world::{doorbell_program, get, put, ring, settle, world};
 use flexio::{
-    Access, AddressHandle, Affinity, Application, Bound, CompletionQueue, CqTarget, Device, DeviceBuffer,
+    Access, AddressHandle, Affinity, Application, Bound, CompletionQueue, Connection, CqTarget, Device, DeviceBuffer,
     DpaCompletionQueue, DpaDepths, DpaQueuePair, Error, EventHandler, Gid, GroupKey, HostBuffer, InlineRequest, Mac,
     MemoryKey, MemoryRegion, MulticastGroup, MulticastMembership, Outbox, Path, Process, ProtectionDomain, QueueDepths,
-    QueuePair, RemoteQp, SendKind, SendRequest, Transport, UD_ADDRESS_BYTES, UdAddress, UdKey,
+    QueuePair, RemoteQp, Retry, SendKind, SendRequest, Transport, UD_ADDRESS_BYTES, UdAddress, UdKey,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -67,7 +67,11 @@ fn with_sender(block_loopback: bool, payload: &[u8], body: impl FnOnce(&Sender<'
         let cq = DpaCompletionQueue::new(&outbox, 4, CqTarget::Polled).expect("a completion queue");
         let unused = DpaCompletionQueue::new(&outbox, 1, CqTarget::Polled).expect("a completion queue");
         let depths = DpaDepths { log_send: Some(4), log_receive: None };
-        let mut qp = DpaQueuePair::datagram(&cq, &unused, depths, block_loopback, 0x33).expect("a queue pair");
+        let mut qp = DpaQueuePair::builder(Transport::Ud, depths)
+            .block_multicast_loopback(block_loopback)
+            .user_index(0x33)
+            .build(&cq, &unused)
+            .expect("a queue pair");
         qp.activate(UdKey { q_key: Q_KEY }).expect("RTS");
         let buffer = DeviceBuffer::from_bytes(process, payload).expect("device memory");
         let key = MemoryKey::new(&buffer, Access::LOCAL_WRITE).expect("a key");
@@ -82,7 +86,7 @@ fn with_listener(card: &Device, body: impl FnOnce(&QueuePair, &CompletionQueue, 
     let pd = ProtectionDomain::new(card).expect("a protection domain");
     let cq = CompletionQueue::new(card, 16).expect("a completion queue");
     let depths = QueueDepths { send: 1, receive: 8 };
-    let qp = QueuePair::new(&pd, Transport::Ud, &cq, &cq, depths).expect("a queue pair");
+    let qp = QueuePair::builder(&pd, Transport::Ud, depths).build(&cq, &cq).expect("a queue pair");
     qp.init(Access::empty(), Q_KEY).expect("INIT");
     qp.activate(0).expect("RTS");
     let buffer = HostBuffer::zeroed(8 * 512).expect("a buffer");
@@ -153,7 +157,10 @@ fn loopback_of_multicast_is_blocked_at_the_queue_pair() {
     for block in [false, true] {
         with_sender(block, b"to the group", |sender, _| {
             let receives = DpaCompletionQueue::new(sender.outbox, 4, CqTarget::Polled).expect("a completion queue");
-            let mut member = DpaQueuePair::receiver(Transport::Ud, &receives, 2, 0x44).expect("a queue pair");
+            let mut member = DpaQueuePair::builder(Transport::Ud, DpaDepths::receive_only(2))
+                .user_index(0x44)
+                .build(&receives, &receives)
+                .expect("a queue pair");
             member.activate(UdKey { q_key: Q_KEY }).expect("RTS");
             let staging = DeviceBuffer::zeroed(sender.process, 256).expect("device memory");
             let key = MemoryKey::new(&staging, Access::LOCAL_WRITE).expect("a key");
@@ -184,11 +191,11 @@ fn only_datagram_queue_pairs_join_groups() {
         let outbox = Outbox::new(process).expect("an outbox");
         let cq = DpaCompletionQueue::new(&outbox, 4, CqTarget::Polled).expect("a completion queue");
         let depths = DpaDepths { log_send: Some(4), log_receive: Some(4) };
-        let connected = DpaQueuePair::unreliable(&cq, &cq, depths, 0).expect("a queue pair");
+        let connected = DpaQueuePair::builder(Transport::Uc, depths).build(&cq, &cq).expect("a queue pair");
         let error = MulticastMembership::attach(&connected, group()).expect_err("it is connected");
         told(&error, &["ATTACH_TO_MCG", "239.200.1.2", &format!("{:#x}", connected.number())]);
         let none = DpaDepths { log_send: None, log_receive: None };
-        let error = DpaQueuePair::datagram(&cq, &cq, none, false, 0).expect_err("no queue");
+        let error = DpaQueuePair::builder(Transport::Ud, none).build(&cq, &cq).expect_err("no queue");
         told(&error, &["at least one of send and receive queue"]);
         let error = connected.post_empty_receives(17).expect_err("16 fit");
         told(&error, &["17", "at most 16"]);
@@ -202,7 +209,10 @@ fn queue_pairs_with_both_queues_are_laid_out_as_told() {
         let outbox = Outbox::new(process).expect("an outbox");
         let cqs = [3, 4].map(|log| DpaCompletionQueue::new(&outbox, log, CqTarget::Polled).expect("a queue"));
         let depths = DpaDepths { log_send: Some(5), log_receive: Some(3) };
-        let mut qp = DpaQueuePair::unreliable(&cqs[0], &cqs[1], depths, 0x77).expect("a queue pair");
+        let mut qp = DpaQueuePair::builder(Transport::Uc, depths)
+            .user_index(0x77)
+            .build(&cqs[0], &cqs[1])
+            .expect("a queue pair");
         let query = |qpn| world(|world| world.card(0).expect("a card").nic.query_qp(qpn)).expect("a queue pair");
         let attr = query(qp.number()).attr;
         assert_eq!((attr.rq.addr, attr.sq.addr), (qp.receive_ring().get(), qp.send_ring().get()));
@@ -210,14 +220,20 @@ fn queue_pairs_with_both_queues_are_laid_out_as_told() {
         assert_eq!((attr.send_cq, attr.recv_cq), (cqs[0].number(), cqs[1].number()));
         let peer = RemoteQp { qpn: 5, gid: Gid([7; 16]), mac: Mac([2; 6]), first_psn: 1 };
         let path = Path { traffic_class: CLASS, service_level: 3, flow_label: 0x12345, hop_limit: 7 };
-        qp.connect_along(&peer, 2, path).expect("RTS");
+        qp.connect(&Connection::to(peer).first_psn(2).path(path)).expect("RTS");
         let got = query(qp.number()).path;
         assert_eq!((got.traffic_class, got.flow_label, got.hop_limit), (CLASS, 0x12345, 7));
 
         // FlexIO's own queue pairs have one class.
-        let mut qp = DpaQueuePair::reliable(&cqs[0], &cqs[1], depths, Access::empty(), 0).expect("a queue pair");
-        let error = qp.connect_along(&peer, 2, path).expect_err("another path");
-        told(&error, &["traffic class", "164", "default path"]);
+        let mut qp = DpaQueuePair::builder(Transport::Rc, depths)
+            .access(Access::empty())
+            .build(&cqs[0], &cqs[1])
+            .expect("a queue pair");
+        let error = qp.connect(&Connection::to(peer).first_psn(2).path(path)).expect_err("another path");
+        told(&error, &["`path`", "traffic_class: 164", "the default one", "by_command"]);
+        let retry = Retry { timeout_exponent: 20, count: 7 };
+        let error = qp.connect(&Connection::to(peer).retry(retry)).expect_err("another timeout");
+        assert!(error.to_string().starts_with("`retry` of a connection of a queue pair made by FlexIO is "), "{error}");
     });
 }
 
@@ -229,7 +245,13 @@ fn hosts_choose_the_traffic_class() {
         let pd = ProtectionDomain::new(&devices[0]).expect("a protection domain");
         let sends = CompletionQueue::new(&devices[0], 16).expect("a completion queue");
         let depths = QueueDepths { send: 4, receive: 1 };
-        let qp = QueuePair::with_inline(&pd, Transport::Ud, &sends, &sends, depths, 64).expect("a queue pair");
+        let qp = QueuePair::builder(&pd, Transport::Ud, depths).inline(64).build(&sends, &sends).expect("a queue pair");
+        let error = QueuePair::builder(&pd, Transport::Rc, depths).block_multicast_loopback(true).build(&sends, &sends);
+        assert!(error.is_err_and(|error| error.to_string().ends_with("leave it out, or use `Transport::Ud`")));
+        let error = QueuePair::builder(&pd, Transport::Rc, depths).lists(0).build(&sends, &sends);
+        assert!(
+            error.is_err_and(|error| error.to_string() == "number of pieces of a message is 0: must be at least 1")
+        );
         qp.init(Access::empty(), Q_KEY).expect("INIT");
         qp.activate(0).expect("RTS");
         let path = Path::of_class(CLASS);
@@ -253,10 +275,10 @@ fn hosts_choose_the_traffic_class() {
         told(&error.expect_err("a wide level"), &["service level", "16", "at most 15"]);
 
         // Connected queue pairs, on both sides of their connection.
-        let rc = QueuePair::new(&pd, Transport::Rc, &sends, &sends, depths).expect("a queue pair");
+        let rc = QueuePair::builder(&pd, Transport::Rc, depths).build(&sends, &sends).expect("a queue pair");
         rc.init(Access::empty(), 0).expect("INIT");
         let peer = RemoteQp { qpn: 9, gid: devices[1].port().gid, mac: devices[1].info().mac, first_psn: 0 };
-        rc.connect_along(&peer, 0, path).expect("RTS");
+        rc.connect(&Connection::to(peer).path(path)).expect("RTS");
         let query = world(|world| world.card(0).expect("a card").nic.query_qp(rc.qpn())).expect("a queue pair");
         assert_eq!(query.path.traffic_class, CLASS);
     });
@@ -289,18 +311,20 @@ fn woken_by_the_host(memory: MemoryModel) {
     let receives = DpaCompletionQueue::new(&outbox, 4, CqTarget::Thread(&woken)).expect("a completion queue");
     let sends = DpaCompletionQueue::new(&outbox, 1, CqTarget::Polled).expect("a completion queue");
     let depths = DpaDepths { log_send: None, log_receive: Some(4) };
-    let mut control =
-        DpaQueuePair::reliable(&sends, &receives, depths, Access::LOCAL_WRITE | Access::REMOTE_WRITE, 0x21)
-            .expect("a queue pair");
+    let mut control = DpaQueuePair::builder(Transport::Rc, depths)
+        .access(Access::LOCAL_WRITE | Access::REMOTE_WRITE)
+        .user_index(0x21)
+        .build(&sends, &receives)
+        .expect("a queue pair");
     control.post_empty_receives(16).expect("posted");
 
     let done = CompletionQueue::new(&device, 16).expect("a completion queue");
     let depths = QueueDepths { send: 8, receive: 1 };
-    let host = QueuePair::with_inline(&pd, Transport::Rc, &done, &done, depths, 64).expect("a queue pair");
+    let host = QueuePair::builder(&pd, Transport::Rc, depths).inline(64).build(&done, &done).expect("a queue pair");
     host.init(Access::empty(), 0).expect("INIT");
     let own = RemoteQp { qpn: host.qpn(), gid: device.port().gid, mac: device.info().mac, first_psn: 0x10 };
-    control.connect(&own, 0x20).expect("RTS");
-    host.connect(&control.endpoint(0x20), 0x10).expect("RTS");
+    control.connect(&Connection::to(own).first_psn(0x20)).expect("RTS");
+    host.connect(&Connection::to(control.endpoint(0x20)).first_psn(0x10)).expect("RTS");
     woken.run(lines.addr().get()).expect("it runs");
     settle();
 
@@ -343,9 +367,12 @@ fn multicast_writes_need_no_copy_where_the_emulator_allows_them() {
         with_process(config, &image(&[RET], &[RET]), |process| {
             let outbox = Outbox::new(process).expect("an outbox");
             let cq = DpaCompletionQueue::new(&outbox, 4, CqTarget::Polled).expect("a completion queue");
-            let mut member = DpaQueuePair::receiver(Transport::Uc, &cq, 4, 0x55).expect("a queue pair");
+            let mut member = DpaQueuePair::builder(Transport::Uc, DpaDepths::receive_only(4))
+                .user_index(0x55)
+                .build(&cq, &cq)
+                .expect("a queue pair");
             member.post_empty_receives(16).expect("posted");
-            member.connect(&group().endpoint(0), 0).expect("RTS");
+            member.connect(&Connection::to(group().endpoint(0))).expect("RTS");
             let user = HostBuffer::zeroed(64 << 10).expect("a buffer");
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
             let user = MemoryRegion::register(process.pd(), user, access).expect("a memory region");
@@ -364,9 +391,9 @@ fn multicast_writes_need_no_copy_where_the_emulator_allows_them() {
         let pd = ProtectionDomain::new(&card).expect("a protection domain");
         let sends = CompletionQueue::new(&card, 16).expect("a completion queue");
         let depths = QueueDepths { send: 4, receive: 1 };
-        let root = QueuePair::new(&pd, Transport::Uc, &sends, &sends, depths).expect("a queue pair");
+        let root = QueuePair::builder(&pd, Transport::Uc, depths).build(&sends, &sends).expect("a queue pair");
         root.init(Access::empty(), 0).expect("INIT");
-        root.connect(&group().endpoint(0), 7).expect("RTS");
+        root.connect(&Connection::to(group().endpoint(0)).first_psn(7)).expect("RTS");
         let text: Vec<u8> = (0..20_000_u32).map(|i| ((i * 7) >> 3) as u8).collect();
         let source = HostBuffer::from_bytes(&text).expect("a buffer");
         let source = MemoryRegion::register(&pd, source, Access::empty()).expect("a memory region");
@@ -409,14 +436,15 @@ fn device_memory_is_written_by_its_key_alone() {
         let key = MemoryKey::new(&buffer, Access::LOCAL_WRITE).expect("a key");
         let depths = DpaDepths { log_send: None, log_receive: Some(2) };
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let mut control = DpaQueuePair::reliable(&cq, &cq, depths, access, 0).expect("a queue pair");
+        let mut control =
+            DpaQueuePair::builder(Transport::Rc, depths).access(access).build(&cq, &cq).expect("a queue pair");
         let done = CompletionQueue::new(process.device(), 16).expect("a completion queue");
         let depths = QueueDepths { send: 2, receive: 1 };
-        let host = QueuePair::new(process.pd(), Transport::Rc, &done, &done, depths).expect("a queue pair");
+        let host = QueuePair::builder(process.pd(), Transport::Rc, depths).build(&done, &done).expect("a queue pair");
         host.init(Access::empty(), 0).expect("INIT");
         let (gid, mac) = (process.device().port().gid, process.device().info().mac);
-        control.connect(&RemoteQp { qpn: host.qpn(), gid, mac, first_psn: 0 }, 0).expect("RTS");
-        host.connect(&control.endpoint(0), 0).expect("RTS");
+        control.connect(&Connection::to(RemoteQp { qpn: host.qpn(), gid, mac, first_psn: 0 })).expect("RTS");
+        host.connect(&Connection::to(control.endpoint(0))).expect("RTS");
         let source = HostBuffer::from_bytes(&[0xAA; 64]).expect("a buffer");
         let source = MemoryRegion::register(process.pd(), source, Access::empty()).expect("a memory region");
         host.post_sends(&[SendRequest {

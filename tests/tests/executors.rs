@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use emu_hart::bare::{self, Board, Options, Outcome, Program, Streams};
+use flexcast_abi::rpc::RUN;
 use flexcast_abi::{ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, ReceiveContext, ReceiveThread};
 use flexcast_image::Image;
 use flexcast_tests::code::cards;
@@ -59,7 +60,7 @@ fn on_the_dpa() -> Vec<String> {
     memory.write(0, thread.as_bytes()).expect("a copy");
     memory.write(thread_bytes, context.as_bytes()).expect("a copy");
     let mut stream = MsgStream::new(&process, MsgLevel::Debug).expect("a message stream");
-    assert_eq!(process.call("run", memory.addr().get()).expect("the image runs"), 0);
+    assert_eq!(process.call(&RUN, memory.context_at(0).expect("in range")).expect("the image runs"), 0);
     let decoder = LogDecoder::new(&elf).expect("log strings");
     let lines = stream.lines().expect("lines");
     lines.iter().map(|line| decoder.line(line).trim_start_matches("info").trim().to_owned()).collect()

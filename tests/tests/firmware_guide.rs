@@ -12,8 +12,8 @@ use flexcast_tests::tree::{copied_tree, xtask};
 use flexcast_tests::world::settle;
 use flexcast_tests::{chain, workspace_root};
 use flexio::{
-    AbiExpectation, Access, Affinity, Application, CqTarget, DeviceBuffer, DpaCompletionQueue, EventHandler,
-    HostBuffer, MemoryRegion, Outbox, Process, ProtectionDomain, Window,
+    AbiExpectation, Access, Affinity, Application, ContextAddress, CqTarget, DeviceBuffer, DpaCompletionQueue,
+    EventHandler, HostBuffer, MemoryRegion, Outbox, Process, ProtectionDomain, Rpc, Window,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -98,6 +98,9 @@ fn a_job_of_another_layout_is_refused_before_it_is_given() {
     image.expect_argument("watch", Watch::HASH).expect("the same definition");
     let other = image.expect_argument("sum", Watch::HASH).expect_err("another structure");
     assert_eq!(other, ImageError::ArgumentHash { name: "sum".to_owned(), found: Job::HASH, wanted: Watch::HASH });
+    application.expect_rpc(&Rpc::<ContextAddress<Job>, u64>::new("sum")).expect("the same definition");
+    application.expect_rpc(&Rpc::<ContextAddress<Watch>, u64>::new("sum")).expect_err("another structure");
+    application.expect_rpc(&Rpc::<ContextAddress<Watch>, u64>::new("watch")).expect_err("an event handler");
 }
 
 /// Runs `watch` three times while the host rewrites the limit; what it told each time, or why the process died.
@@ -130,7 +133,7 @@ fn watch(queue: impl FnOnce(&DpaCompletionQueue) -> CompletionQueueMemory) -> Re
     let mut told = Vec::new();
     for limit in [10u64, 20, 30] {
         memory.write(size_of::<Watch>() as u64, limit.as_bytes()).expect("in range");
-        let woken = process.call("wake", u64::from(handler.id())).map_err(|error| chain(&error))?;
+        let woken = process.call_by_name("wake", u64::from(handler.id())).map_err(|error| chain(&error))?;
         assert_eq!(woken, 0);
         settle();
         process.check().map_err(|error| chain(&error))?;

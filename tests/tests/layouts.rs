@@ -19,7 +19,8 @@ use flexcast_hw::{
 };
 use flexcast_tests::code::{RET, image, with_process};
 use flexio::{
-    CqTarget as DpaCqTarget, DpaCompletionQueue, DpaDepths, DpaQueuePair, Outbox, RemoteQp, Transport, UdKey,
+    Connection, CqTarget as DpaCqTarget, DpaCompletionQueue, DpaDepths, DpaQueuePair, Outbox, RemoteQp, Transport,
+    UdKey,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -103,7 +104,7 @@ fn thread_context() {
 #[test]
 fn thread_context_in_memory() {
     with_process(Config::default(), &image(&[RET], &[RET]), |process| {
-        process.call("ping", 0).expect("the call returns");
+        process.call_by_name("ping", 0).expect("the call returns");
         let mut bytes = [0; size_of::<ThreadContext>()];
         let at = layout::THREADS + layout::CONTEXT_OFFSET;
         with_world(|world| {
@@ -535,7 +536,10 @@ fn queue_pairs_made_by_command() {
         with_process(Config::default(), &image(&[RET], &[RET]), |process| {
             let outbox = Outbox::new(process).expect("an outbox");
             let cq = DpaCompletionQueue::new(&outbox, 5, DpaCqTarget::Polled).expect("a completion queue");
-            let mut qp = DpaQueuePair::receiver(transport, &cq, 6, USER_INDEX).expect("a queue pair");
+            let mut qp = DpaQueuePair::builder(transport, DpaDepths::receive_only(6))
+                .user_index(USER_INDEX)
+                .build(&cq, &cq)
+                .expect("a queue pair");
             let qpn = qp.number();
             let query = || {
                 with_world(|world| world.card(0).expect("a card").nic.query_qp(qpn))
@@ -564,7 +568,7 @@ fn queue_pairs_made_by_command() {
                 }
                 _ => {
                     let peer = RemoteQp { qpn: 0x12_3456, gid, mac, first_psn: 0xAB_CDEF };
-                    qp.connect(&peer, 0x98_7654).expect("RTS");
+                    qp.connect(&Connection::to(peer).first_psn(0x98_7654)).expect("RTS");
                     assert_eq!(made.attr.transport, emu_nic::Transport::Uc);
                     let made = query();
                     assert_eq!((made.path.dest_qpn, made.rq_psn, made.sq_psn), (0x12_3456, 0xAB_CDEF, 0x98_7654));
@@ -585,7 +589,11 @@ fn queue_pairs_made_by_flexio() {
         let outbox = Outbox::new(process).expect("an outbox");
         let cq = DpaCompletionQueue::new(&outbox, 5, DpaCqTarget::Polled).expect("a completion queue");
         let depths = DpaDepths { log_send: Some(4), log_receive: Some(3) };
-        let qp = DpaQueuePair::reliable(&cq, &cq, depths, flexio::Access::REMOTE_WRITE, 0x11).expect("a queue pair");
+        let qp = DpaQueuePair::builder(Transport::Rc, depths)
+            .access(flexio::Access::REMOTE_WRITE)
+            .user_index(0x11)
+            .build(&cq, &cq)
+            .expect("a queue pair");
         let attr = with_world(|world| world.card(0).expect("a card").nic.query_qp(qp.number()))
             .expect("this thread's machine")
             .expect("a queue pair")

@@ -8,10 +8,10 @@ use emu_machine::Config;
 use flexcast_tests::code::{self, RET, addi, image, reg};
 use flexcast_tests::world::world;
 use flexio::{
-    Access, Affinity, Application, Bound, CompletionQueue, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths,
-    DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion, MulticastGroup, MulticastMembership, Outbox,
-    Process, ProtectionDomain, Provider, QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest, Transport, UdKey,
-    Window,
+    Access, Affinity, Application, Bound, CompletionQueue, Connection, CqTarget, DeviceBuffer, DpaCompletionQueue,
+    DpaDepths, DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion, MulticastGroup, MulticastMembership,
+    Outbox, Process, ProtectionDomain, Provider, QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest, Transport,
+    UdKey, Window,
 };
 
 const BOUND: Bound = Bound::millis(1).with_looks(1_000_000);
@@ -32,17 +32,22 @@ fn everything(provider: &Provider) -> Vec<Box<dyn Send>> {
     let handler = EventHandler::new(&process, "handler", 0, Affinity::Any).expect("a handler");
     let target = CqTarget::Thread(&handler);
     let device_cq = DpaCompletionQueue::new(&outbox, 4, target).expect("a completion queue of the DPA");
-    let mut datagrams = DpaQueuePair::receiver(Transport::Ud, &device_cq, 4, 0).expect("a queue pair of the DPA");
+    let mut datagrams = DpaQueuePair::builder(Transport::Ud, DpaDepths::receive_only(4))
+        .build(&device_cq, &device_cq)
+        .expect("a queue pair of the DPA");
     datagrams.activate(UdKey { q_key: 7 }).expect("RTS");
     let group = MulticastGroup::ipv4("239.1.2.3".parse().expect("an address")).expect("a group");
     let membership = MulticastMembership::attach(&datagrams, group).expect("a member");
     let depths = DpaDepths { log_send: Some(4), log_receive: None };
-    let reliable = DpaQueuePair::reliable(&device_cq, &device_cq, depths, Access::REMOTE_WRITE, 0).expect("RC");
+    let reliable = DpaQueuePair::builder(Transport::Rc, depths)
+        .access(Access::REMOTE_WRITE)
+        .build(&device_cq, &device_cq)
+        .expect("RC");
     let buffer = DeviceBuffer::zeroed(&process, 64).expect("device memory");
     let key = MemoryKey::new(&buffer, Access::LOCAL_WRITE).expect("a key");
     let cq = CompletionQueue::new(&device, 4).expect("a completion queue");
     let depths = QueueDepths { send: 1, receive: 1 };
-    let qp = QueuePair::new(&pd, Transport::Ud, &cq, &cq, depths).expect("a queue pair");
+    let qp = QueuePair::builder(&pd, Transport::Ud, depths).build(&cq, &cq).expect("a queue pair");
     qp.init(Access::LOCAL_WRITE, 7).expect("INIT");
     let host_membership = MulticastMembership::attach_host(&qp, group).expect("a member");
     let memory = HostBuffer::zeroed(REGION_BYTES).expect("memory");
@@ -110,7 +115,7 @@ fn an_object_works_when_all_handles_of_what_it_was_made_from_are_gone() {
         let device = provider.open("mlx5_0").expect("the first card");
         Process::new(&application, &ProtectionDomain::new(&device).expect("a protection domain")).expect("a process")
     };
-    assert_eq!(process.call("ping", 41).expect("the call returns"), 42);
+    assert_eq!(process.call_by_name("ping", 41).expect("the call returns"), 42);
 }
 
 /// Two cards with connected queue pairs, and memory of each.
@@ -124,7 +129,7 @@ fn pair(provider: &Provider) -> Pair {
         let pd = ProtectionDomain::new(&device).expect("a protection domain");
         let cq = CompletionQueue::new(&device, 64).expect("a completion queue");
         let depths = QueueDepths { send: 64, receive: 1 };
-        let qp = QueuePair::new(&pd, Transport::Rc, &cq, &cq, depths).expect("a queue pair");
+        let qp = QueuePair::builder(&pd, Transport::Rc, depths).build(&cq, &cq).expect("a queue pair");
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         qp.init(access, 0).expect("INIT");
         let memory = HostBuffer::zeroed(REGION_BYTES).expect("memory");
@@ -133,8 +138,8 @@ fn pair(provider: &Provider) -> Pair {
         (own, (qp, cq, region))
     };
     let ends = ["mlx5_0", "mlx5_1"].map(make);
-    ends[0].1.0.connect(&ends[1].0, 0).expect("RTS");
-    ends[1].1.0.connect(&ends[0].0, 0).expect("RTS");
+    ends[0].1.0.connect(&Connection::to(ends[1].0)).expect("RTS");
+    ends[1].1.0.connect(&Connection::to(ends[0].0)).expect("RTS");
     Pair { ends: ends.map(|(_, end)| end) }
 }
 
@@ -215,7 +220,7 @@ fn threads_call_one_process_one_after_another() {
         let process = process.clone();
         thread::spawn(move || {
             for argument in start..start + 5 {
-                assert_eq!(process.call("ping", argument).expect("the call returns"), argument + 1);
+                assert_eq!(process.call_by_name("ping", argument).expect("the call returns"), argument + 1);
                 let buffer = DeviceBuffer::from_bytes(&process, &argument.to_le_bytes()).expect("device memory");
                 assert_eq!(buffer.len(), 8);
             }

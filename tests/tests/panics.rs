@@ -126,10 +126,10 @@ fn a_panic_in_a_call_names_its_place() {
             assert_eq!(process.panic_place().expect("a dump"), None, "it lives");
         });
         with_process(Config::default(), &elf(), |process| {
-            let error = process.call(entry, argument).expect_err("a panic");
+            let error = process.call_by_name(entry, argument).expect_err("a panic");
             told_once(&error, &place);
             told_once(&process.check().expect_err("it stays dead"), &place);
-            told_once(&process.call("wake", 1).expect_err("it stays dead"), &place);
+            told_once(&process.call_by_name("wake", 1).expect_err("it stays dead"), &place);
         });
     }
 }
@@ -141,7 +141,7 @@ fn a_panic_in_an_event_handler_names_its_place() {
         let handler = EventHandler::new(process, "handler", 0, Affinity::Unit(17)).expect("an event handler");
         handler.run(context.addr().get()).expect("released");
         // The handler may die before the call that woke it is back: both tell the same.
-        let error = process.call("wake", u64::from(handler.id())).and_then(|_| {
+        let error = process.call_by_name("wake", u64::from(handler.id())).and_then(|_| {
             let bound = Bound::millis(100).with_looks(10_000_000);
             let provider = process.device().provider();
             provider.wait(bound, "the handler", || process.check().map(|()| None::<()>))
@@ -156,7 +156,7 @@ fn a_panic_in_an_event_handler_names_its_place() {
 fn the_record_is_there_with_weak_memory_too() {
     let config = Config { memory: emu_machine::MemoryModel::weak(7), ..Config::default() };
     with_process(config, &elf(), |process| {
-        told_once(&process.call("index", 9).expect_err("a panic"), &place("index"));
+        told_once(&process.call_by_name("index", 9).expect_err("a panic"), &place("index"));
     });
 }
 
@@ -165,7 +165,7 @@ fn other_errors_of_the_firmware_have_no_place() {
     let elf = image_bytes("reference");
     with_process(Config::default(), &elf, |process| {
         // A context at address 0: the firmware ends the process by itself, without a panic.
-        let error = process.call("prepare", 0).expect_err("no context");
+        let error = process.call_by_name("prepare", 0).expect_err("no context");
         let Error::DeviceFault { state: ErrorState::User, panic, .. } = &error else { panic!("{error}") };
         assert!(panic.is_none() && !error.to_string().contains("panicked"), "{error}");
     });

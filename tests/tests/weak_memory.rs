@@ -20,9 +20,9 @@ use flexcast_tests::run::{reference, tput_on};
 use flexcast_tests::sparse::{BOUND, Bench, arrays};
 use flexcast_tests::{chain, image_bytes as image};
 use flexio::{
-    Access, Affinity, Application, Bound, CompletionQueue, CqTarget, DevAddr, DeviceBuffer, DpaCompletionQueue,
-    DpaDepths, DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion, Outbox, Process, ProtectionDomain,
-    QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest,
+    Access, Affinity, Application, Bound, CompletionQueue, Connection, CqTarget, DevAddr, DeviceBuffer,
+    DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion, Outbox, Process,
+    ProtectionDomain, QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest,
 };
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
@@ -174,18 +174,20 @@ fn bursts(memory: MemoryModel, count: u64) -> Result<(), TputError> {
     let receive_cq = DpaCompletionQueue::new(&outbox, LOG_DEPTH, CqTarget::Thread(&handler))?;
     let send_cq = DpaCompletionQueue::new(&outbox, LOG_DEPTH, CqTarget::Thread(&handler))?;
     let depths = DpaDepths { log_send: Some(LOG_DEPTH), log_receive: Some(LOG_DEPTH) };
-    let mut device_qp = DpaQueuePair::reliable(&send_cq, &receive_cq, depths, Access::LOCAL_WRITE, 0)?;
+    let mut device_qp = DpaQueuePair::builder(flexio::Transport::Rc, depths)
+        .access(Access::LOCAL_WRITE)
+        .build(&send_cq, &receive_cq)?;
 
     let pd = ProtectionDomain::new(&cards.client)?;
     let bytes = 2 * BURST * BUFFER_BYTES as usize;
     let memory = MemoryRegion::register(&pd, HostBuffer::zeroed(bytes)?, Access::LOCAL_WRITE)?;
     let completions = CompletionQueue::new(&cards.client, 64)?;
     let depths = QueueDepths { send: 16, receive: 16 };
-    let host_qp = QueuePair::new(&pd, flexio::Transport::Rc, &completions, &completions, depths)?;
+    let host_qp = QueuePair::builder(&pd, flexio::Transport::Rc, depths).build(&completions, &completions)?;
     host_qp.init(Access::LOCAL_WRITE, 0)?;
     let (gid, mac) = (cards.client.port().gid, cards.client.info().mac);
-    device_qp.connect(&RemoteQp { qpn: host_qp.qpn(), gid, mac, first_psn: 0 }, 0)?;
-    host_qp.connect(&device_qp.endpoint(0), 0)?;
+    device_qp.connect(&Connection::to(RemoteQp { qpn: host_qp.qpn(), gid, mac, first_psn: 0 }))?;
+    host_qp.connect(&Connection::to(device_qp.endpoint(0)))?;
     fn queue<K: QueueKind>(ring: DevAddr, record: DevAddr, number: u32) -> Queue<K> {
         Queue::new(DeviceAddress::new(ring.get()), DeviceAddress::new(record.get()), number, u32::from(LOG_DEPTH))
     }
@@ -202,7 +204,7 @@ fn bursts(memory: MemoryModel, count: u64) -> Result<(), TputError> {
         ..Default::default()
     };
     context.write(0, wanted.as_bytes())?;
-    assert_eq!(process.call("prepare", context.addr().get())?, 0, "the context is refused");
+    assert_eq!(process.call_by_name("prepare", context.addr().get())?, 0, "the context is refused");
     handler.run(context.addr().get())?;
     for burst in 0..count {
         let text =

@@ -18,8 +18,8 @@ use flexcast_service::{Agent, AgentLimits, Client};
 use flexcast_tests::communicators::{check, config, ended, gather, gathers, with_cards};
 use flexcast_tests::told;
 use flexio::{
-    Access, CompletionQueue, HostBuffer, InlineRequest, MemoryRegion, ProtectionDomain, Provider, QueueDepths,
-    QueuePair, RemoteQp, SendKind, Transport,
+    Access, CompletionQueue, Connection, HostBuffer, InlineRequest, MemoryRegion, ProtectionDomain, Provider,
+    QueueDepths, QueuePair, RemoteQp, SendKind, Transport,
 };
 
 const BYTES: usize = 5_000;
@@ -198,7 +198,7 @@ impl Impostor {
         let cq = CompletionQueue::new(pd.device(), 2 * (4 + RECEIVES)).expect("a queue");
         let pair = || {
             let depths = QueueDepths { send: 4, receive: RECEIVES };
-            let pair = QueuePair::with_inline(&pd, Transport::Rc, &cq, &cq, depths, 64).expect("a queue pair");
+            let pair = QueuePair::builder(&pd, Transport::Rc, depths).inline(64).build(&cq, &cq).expect("a queue pair");
             pair.init(Access::REMOTE_READ, 0).expect("INIT");
             pair
         };
@@ -210,8 +210,8 @@ impl Impostor {
     fn connect(&self, to: &Card, [asking, answering]: [u32; 2]) {
         let device = to.device().expect("a card");
         let remote = |qpn| RemoteQp { qpn, gid: device.port().gid, mac: device.info().mac, first_psn: 0 };
-        self.asking.connect(&remote(answering), 0).expect("RTS");
-        self.answering.connect(&remote(asking), 0).expect("RTS");
+        self.asking.connect(&Connection::to(remote(answering))).expect("RTS");
+        self.answering.connect(&Connection::to(remote(asking))).expect("RTS");
         // It takes what it is sent, and says nothing to it.
         for id in 0..RECEIVES {
             self.answering.post_receive(id.into(), self.memory.slice(0, 4096).expect("inside")).expect("posted");

@@ -55,7 +55,7 @@ fn call(words: &[String]) -> anyhow::Result<Option<(&str, u64)>> {
 /// Calls an RPC and prints what it returns.
 fn call_rpc(process: &Process, provider: &Provider, name: &str, argument: u64) -> anyhow::Result<()> {
     let before = instructions(provider)?;
-    let answer = process.call(name, argument)?;
+    let answer = process.call_by_name(name, argument)?;
     let spent = match (before, instructions(provider)?) {
         (Some(before), Some(after)) => format!("; {} instructions (emulated)", after - before),
         _ => String::new(),

@@ -49,7 +49,7 @@ pub(super) fn daemon(args: &DemoDaemonArgs) -> anyhow::Result<ExitCode> {
         let error = Command::new(program).arg("--config").arg(&args.config).exec();
         return Err(error).with_context(|| format!("{} cannot be started", program.display()));
     }
-    daemon::serve_on(&args.config, &daemon::start_log(), |config| match &config.libraries {
+    daemon::serve_on(&args.config, &flexcast_daemon::log::start(), |config| match &config.libraries {
         Some(folder) => Provider::from_folder(folder),
         None => Ok(emu_provider::shared()),
     })?;

@@ -1,8 +1,8 @@
 //! Aggregator of sparse AllReduce: a thread that serves instances, each of which sums up one shard.
 //!
 //! All queue pairs of a thread complete on one queue. A message is checked and its votes are merged (module `votes`) as
-//! it comes; its blocks stay in the worker's receive spot. When the last one of an iteration is there, blocks are
-//! summed up from the receive spots straight into the transmit spot: a load for each word that has come, and a store
+//! it comes; its blocks stay in the worker's receive slot. When the last one of an iteration is there, blocks are
+//! summed up from the receive slots straight into the transmit slot: a load for each word that has come, and a store
 //! for each of the sum. Adding each message as it comes would take twice as long, since it loads and stores the sum
 //! every time, and messages of an iteration come together. Then receives are posted again, and the answer is sent to
 //! all workers.
@@ -24,15 +24,15 @@ use dpa::abi::{
     SparseElement, SparseInstance, SparsePeer, SparseReport, SparseStatus, SparseThread, SparseThreadState,
 };
 use dpa::hw::CqeOpcode;
-use dpa::spots::SOURCES;
-use dpa::{CompletionQueue, ContextArray, Counters, Next, Outbox, Spots, Window, WindowCell, error, fatal, fence};
+use dpa::slots::SOURCES;
+use dpa::{CompletionQueue, ContextArray, Counters, Next, Outbox, Slots, Window, WindowCell, error, fatal, fence};
 
 pub use prepare::prepare_sparse;
 
 use crate::receive::resources;
 
-/// Transmit spots of an instance; receive spots follow them.
-const TRANSMIT_SPOTS: u64 = 2;
+/// Transmit slots of an instance; receive slots follow them.
+const TRANSMIT_SLOTS: u64 = 2;
 const INDEX_BYTES: u64 = dpa::proto::sparse::INDEX_BYTES as u64;
 
 /// Why an instance stops.
@@ -54,7 +54,7 @@ struct Served<'c> {
     cq: CompletionQueue,
     instances: ContextArray<'c, SparseInstance>,
     peers: ContextArray<'c, SparsePeer>,
-    spots: Spots<'c>,
+    slots: Slots<'c>,
     state: &'c mut SparseThreadState,
     outbox: Outbox,
     window: Window,
@@ -76,7 +76,7 @@ pub fn aggregate(thread: &mut SparseThread) -> Next {
         cq: CompletionQueue::attach(cq),
         instances: ContextArray::attach(instances),
         peers: ContextArray::attach(peers),
-        spots: Spots::attach(spots),
+        slots: Slots::attach(spots),
         state,
         outbox: Outbox::of(&running),
         window,
@@ -158,7 +158,7 @@ impl Served<'_> {
             return self.give_up(number);
         }
         self.state.messages += 1;
-        match take(&self.spots, instance, peer, number, (displacement, bytes)) {
+        match take(&self.slots, instance, peer, number, (displacement, bytes)) {
             Ok(false) => {}
             Ok(true) => {
                 let index = peer.instance as usize;
@@ -200,14 +200,14 @@ impl Served<'_> {
                 continue;
             }
             if count == SOURCES {
-                self.spots.sum(&from, to, bytes, onto, wide);
+                self.slots.sum(&from, to, bytes, onto, wide);
                 (count, onto) = (0, true);
             }
             from[count] = peer.next_block;
             peer.next_block += bytes;
             count += 1;
         }
-        self.spots.sum(from.get(..count).unwrap_or(&[]), to, bytes, onto, wide);
+        self.slots.sum(from.get(..count).unwrap_or(&[]), to, bytes, onto, wide);
     }
 
     /// Ends a worker's instance, unless it has ended.
@@ -264,7 +264,7 @@ fn find<'s>(
 /// Checks a message and merges its votes; its blocks stay where they are. Whether it is the last one of its iteration.
 #[inline(always)]
 fn take(
-    spots: &Spots<'_>,
+    slots: &Slots<'_>,
     instance: &mut SparseInstance,
     peer: &mut SparsePeer,
     number: usize,
@@ -272,7 +272,7 @@ fn take(
 ) -> Result<bool, Fault> {
     let SparseInstance { workers, block_bytes, blocks_per_message: width, first_spot, .. } = *instance;
     let worker = number as u64 - u64::from(instance.first_peer);
-    let spot = first_spot + (TRANSMIT_SPOTS + worker) * u64::from(instance.spot_bytes);
+    let slot = first_spot + (TRANSMIT_SLOTS + worker) * u64::from(instance.spot_bytes);
     let state = &mut instance.state;
     let all = lowest(state.blocks);
     if displacement & !all != 0 {
@@ -284,9 +284,9 @@ fn take(
     if u64::from(bytes) != expected {
         return Err(Fault::new(SparseStatus::Length, bytes, expected));
     }
-    votes::take(state, width, spots.indices(spot + blocks_bytes, width))?;
+    votes::take(state, width, slots.indices(slot + blocks_bytes, width))?;
     state.arrived += 1;
-    (peer.present, peer.next_block) = (present, spot);
+    (peer.present, peer.next_block) = (present, slot);
     peer.received += 1;
     Ok(state.arrived == workers)
 }

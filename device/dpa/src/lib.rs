@@ -8,7 +8,7 @@
 //! - Queues, bitmaps, tables, messages and windows are accessed word by word, never through references, since the card,
 //!   the host and other views of the same thread access them, too. Views hold raw pointers, so that none gets to
 //!   another thread.
-//! - Contexts and kept values are borrowed exclusively, and so is what names them. Nobody else writes them while the
+//! - Contexts and states are borrowed exclusively, and so is what names them. Nobody else writes them while the
 //!   thread runs: what the host rewrites lies behind a [`HostLine`], what threads share behind atomics ([`Signals`],
 //!   [`group::Group`]).
 //!
@@ -16,7 +16,7 @@
 //! are numbers, and those that cover a process's contexts are for its host alone.
 //!
 //! **Unsafe.** This crate and `rt-emu` hold the unsafe code and all assembly of the firmware; images deny it, apart
-//! from the pointer chases of image `calibration` ([`measure::Lines::follow`]).
+//! from the pointer chases of image `calibration` ([`microbench::Lines::follow`]).
 //!
 //! On other targets than RISC-V the crate builds with plain memory in place of registers (module `arch`), so that queue
 //! logic can be unit-tested where it is written.
@@ -41,18 +41,18 @@ pub mod completion;
 pub mod entry;
 pub mod fence;
 pub mod group;
-pub mod kept;
 #[cfg(feature = "log")]
 pub mod log;
-pub mod measure;
+pub mod microbench;
+pub mod notify;
 pub mod outbox;
 pub mod panic;
 pub mod post;
 pub mod receive;
 pub mod send;
 pub mod shared;
-pub mod signals;
-pub mod spots;
+pub mod slots;
+pub mod state;
 pub mod sys;
 pub mod thread;
 pub mod window;
@@ -62,14 +62,14 @@ pub use bitmap::{BitmapReader, BitmapView, BitmapWindow, ClearRun};
 pub use completion::{CompletionQueue, CqeRef, Poll, Segment};
 pub use dpa_macros::{event_handler, rpc};
 pub use entry::Next;
-pub use kept::{Kept, Messages};
+pub use notify::Signals;
 pub use outbox::Outbox;
 pub use post::{PostCursor, PostedEntry};
 pub use receive::ReceiveQueue;
 pub use send::{PairedSegment, SendQueue, WriteSlot};
 pub use shared::HostLine;
-pub use signals::Signals;
-pub use spots::Spots;
+pub use slots::Slots;
+pub use state::{Messages, State};
 pub use thread::{Counters, Thread};
 pub use window::{Entity, Window, WindowCell, WindowError, WindowWords};
 

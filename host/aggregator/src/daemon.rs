@@ -2,34 +2,25 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use flexcast::aggregator::{Server, Settings, Status};
 use flexcast::bootstrap::Secret;
 use flexcast::{Card, VerbsOptions};
-use flexcast_service::daemon::http::Http;
-use flexcast_service::daemon::signals::{Signals, notify};
-use flexcast_service::daemon::{start_log, status};
+use flexcast_daemon::http::Http;
+use flexcast_daemon::manager::{NotifyState, notify};
+use flexcast_daemon::signals::Signals;
+use flexcast_daemon::status::StatusSocket;
+use flexcast_daemon::{log, status};
 use flexio::Provider;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use sd_notify::NotifyState;
 
 use crate::AggregatorError;
 use crate::options::{LISTEN, ServeArgs, StatusArgs};
 
 /// Between two looks at signals.
 const LOOK_MS: u8 = 50;
-
-/// Removes the socket of the status at the end.
-struct Socket<'p>(UnixListener, &'p Path);
-
-impl Drop for Socket<'_> {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(self.1);
-    }
-}
 
 /// Serves until it is told to stop.
 ///
@@ -38,23 +29,20 @@ impl Drop for Socket<'_> {
 pub fn serve(args: &ServeArgs) -> Result<(), AggregatorError> {
     let args = args.clone().with_file()?;
     let signals = Signals::new().map_err(AggregatorError::system("signals", ""))?;
-    start_log()(args.log.as_deref().unwrap_or("info"));
+    log::start()(args.log.as_deref().unwrap_or("info"));
     let local = || LISTEN.parse::<SocketAddr>().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)));
     let address = args.listen.unwrap_or_else(local);
     let what = format!("--listen {address}");
     let next = ": give an address of this computer, and a port that nobody else has";
     let listener = TcpListener::bind(address).map_err(AggregatorError::system(what, next))?;
     let http = match args.metrics {
-        Some(address) => {
-            let http = TcpListener::bind(address).and_then(Http::new);
-            Some(http.map_err(AggregatorError::system(format!("--metrics {address}"), ""))?)
-        }
+        Some(address) => Some(Http::new(address).map_err(AggregatorError::system(format!("--metrics {address}"), ""))?),
         None => None,
     };
     let socket = match &args.status_socket {
         Some(path) => {
             let what = format!("--status-socket {}", path.display());
-            Some(Socket(status::listen(path).map_err(AggregatorError::system(what, ""))?, path))
+            Some(StatusSocket::new(path).map_err(AggregatorError::system(what, ""))?)
         }
         None => None,
     };
@@ -70,7 +58,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), AggregatorError> {
         "serving"
     );
     notify(&[NotifyState::Ready]);
-    let ended = run(&server, &signals, socket.as_ref().map(|socket| &socket.0), http.as_ref());
+    let ended = run(&server, &signals, socket.as_ref(), http.as_ref());
     notify(&[NotifyState::Stopping]);
     server.stop();
     ended?;
@@ -93,19 +81,19 @@ fn card(device: &str, libraries: Option<&Path>) -> Result<Card, AggregatorError>
 fn run(
     server: &Server,
     signals: &Signals,
-    socket: Option<&UnixListener>,
+    socket: Option<&StatusSocket>,
     http: Option<&Http>,
 ) -> Result<(), AggregatorError> {
     loop {
         let mut fds = Vec::new();
         fds.extend(socket.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
-        fds.extend(http.map(|http| PollFd::new(http.listener().as_fd(), PollFlags::POLLIN)));
+        fds.extend(http.map(|http| PollFd::new(http.as_fd(), PollFlags::POLLIN)));
         match poll(&mut fds, PollTimeout::from(LOOK_MS)) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(AggregatorError::system("poll", "")(errno.into())),
         }
-        while let Some(Ok((stream, _))) = socket.map(UnixListener::accept) {
-            status::tell(stream, &server.status());
+        if let Some(socket) = socket {
+            socket.serve(|| server.status());
         }
         if let Some(http) = http {
             http.serve(|| crate::metrics::text(&server.status()));
@@ -127,7 +115,7 @@ fn run(
 /// # Errors
 /// It does not answer.
 pub fn ask(socket: &Path) -> Result<Status, AggregatorError> {
-    Ok(status::ask_program(socket, "flexcast-aggregator")?)
+    Ok(status::ask(socket, "flexcast-aggregator")?)
 }
 
 /// Prints what a daemon that runs is doing.

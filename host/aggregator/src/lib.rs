@@ -8,7 +8,7 @@ pub mod options;
 
 use std::path::PathBuf;
 
-use flexcast_service::daemon::status::StatusError;
+use flexcast_daemon::status::StatusError;
 use thiserror::Error;
 
 /// Why the program does not do what it was asked for.

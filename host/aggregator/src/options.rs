@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use flexcast::aggregator::Settings;
+use flexcast_daemon::log::LEVELS;
 use flexcast_proto::sparse::{DEFAULT_BLOCK_BYTES, MAX_BLOCKS_PER_MESSAGE};
-use flexcast_service::daemon::config::LEVELS;
 use serde::Deserialize;
 
 use crate::AggregatorError;

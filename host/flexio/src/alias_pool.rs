@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::addr::HostAddr;
 use crate::binding::{Grant, MAX_POOL_KEYS, Released};
+use crate::connection::Connection;
 use crate::device::ProtectionDomain;
-use crate::dpa_qp::RemoteQp;
 use crate::error::{Error, Result};
 use crate::exported::{AliasKey, KeyExport};
 use crate::memory::Access;
@@ -233,7 +233,7 @@ impl AliasQueue {
     pub fn new(pd: &ProtectionDomain, requests: u32) -> Result<Self> {
         let cq = CompletionQueue::new(pd.device(), requests)?;
         let depths = QueueDepths { send: requests, receive: 1 };
-        let queue_pair = QueuePair::new(pd, Transport::Rc, &cq, &cq, depths)?;
+        let queue_pair = QueuePair::builder(pd, Transport::Rc, depths).build(&cq, &cq)?;
         Ok(Self { queue_pair, cq, used: Mutex::default() })
     }
 
@@ -243,14 +243,13 @@ impl AliasQueue {
         self.queue_pair.qpn()
     }
 
-    /// Connects it. Own packets are numbered from `first_psn`; the peer has the rights `access` on memory of this side,
-    /// by keys that it is told.
+    /// Connects it. The peer has the rights `access` on memory of this side, by keys that it gets from this side.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
-    pub fn connect(&self, remote: &RemoteQp, first_psn: u32, access: Access) -> Result<()> {
+    /// As [`QueuePair::connect`].
+    pub fn connect(&self, connection: &Connection, access: Access) -> Result<()> {
         self.queue_pair.init(access, 0)?;
-        self.queue_pair.connect(remote, first_psn)
+        self.queue_pair.connect(connection)
     }
 
     /// Posts a request with `len` bytes at `offset` of a bound alias as its local memory. It completes visibly.

@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use flexcast_abi::{Rpc, RpcAnswer, RpcArgument};
 use flexcast_image::{EntryKind, Image, ImageError, Unserved};
 use flexio_sys as sys;
 
@@ -121,6 +122,17 @@ impl Application {
 
     pub(crate) fn raw(&self) -> *mut sys::flexio_app {
         self.0.raw.as_ptr()
+    }
+
+    /// Checks that the image has an RPC, and that its function takes what the host passes: both were built from one
+    /// definition of the argument.
+    ///
+    /// # Errors
+    /// [`Error::Image`].
+    pub fn expect_rpc<Argument: RpcArgument, Answer: RpcAnswer>(&self, rpc: &Rpc<Argument, Answer>) -> Result<()> {
+        self.check_kind(rpc.name(), EntryKind::Rpc)?;
+        let bad = |source: ImageError| Error::Image { image: self.0.name.clone(), source };
+        self.0.image.expect_argument(rpc.name(), Argument::LAYOUT_HASH).map_err(bad)
     }
 
     fn check_kind(&self, name: &str, kind: EntryKind) -> Result<()> {

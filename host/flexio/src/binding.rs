@@ -35,8 +35,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use verbs_sys as sys;
 
+use crate::connection::{Connection, RemoteQp};
 use crate::device::{Device, ProtectionDomain, non_null, verbs_ok, warn_unless_ok};
-use crate::dpa_qp::RemoteQp;
 use crate::error::{Error, Refused, Result};
 use crate::exported::{AccessKey, KeyExport, allow};
 use crate::memory::{Access, MemoryRegion};
@@ -272,7 +272,7 @@ impl BindingPool {
         let queue_pair = QueuePair::that_binds(pd, &cq, 2)?;
         queue_pair.init(Access::empty(), 0)?;
         let (gid, mac) = (device.port().gid, device.info().mac);
-        queue_pair.connect(&RemoteQp { qpn: queue_pair.qpn(), gid, mac, first_psn: 0 }, 0)?;
+        queue_pair.connect(&Connection::to(RemoteQp { qpn: queue_pair.qpn(), gid, mac, first_psn: 0 }))?;
         let (card, vhca) = (device.system_image_guid()?, device.vhca_id()?);
         let (mut slots, mut exports) = (Vec::new(), Vec::new());
         for _ in 0..keys {

@@ -208,7 +208,8 @@ impl Device {
         Ok((u128::from(folded) << 64 | u128::from(number)).to_le_bytes())
     }
 
-    /// Most pieces of memory of one message; see [`QueuePair::with_lists`](crate::QueuePair::with_lists).
+    /// Most pieces of memory of one message; see
+    /// [`QueuePairBuilder::lists`](crate::QueuePairBuilder::lists).
     ///
     /// # Errors
     /// [`Error::Verbs`].

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use flexcast_abi::{ContextAddress, DeviceAddress, Layout};
 use flexio_sys as sys;
+use zerocopy::{Immutable, IntoBytes};
 
 use crate::addr::DevAddr;
 use crate::error::{Error, Result};
@@ -120,6 +122,28 @@ impl DeviceBuffer {
             )
         };
         self.process().ok("flexio_host2dev_memcpy", status, || format!("{} bytes to {to}", bytes.len()))
+    }
+
+    /// Copies a context to the device. Its address is what RPCs take that prepare it.
+    ///
+    /// # Errors
+    /// As [`DeviceBuffer::write`].
+    pub fn write_context<T: Layout + IntoBytes + Immutable>(
+        &self,
+        offset: u64,
+        context: &T,
+    ) -> Result<ContextAddress<T>> {
+        self.write(offset, context.as_bytes())?;
+        self.context_at(offset)
+    }
+
+    /// Address of a context that has been written at `offset`.
+    ///
+    /// # Errors
+    /// [`Error::DeviceRange`].
+    pub fn context_at<T: Layout>(&self, offset: u64) -> Result<ContextAddress<T>> {
+        let at = self.at(offset, size_of::<T>() as u64)?;
+        Ok(ContextAddress::new(DeviceAddress::new(at.get())))
     }
 
     /// Sets `len` bytes at `offset`.

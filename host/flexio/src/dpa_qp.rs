@@ -3,7 +3,7 @@
 //! FlexIO makes reliable connected queue pairs only. UC and UD ones are made by the card's own commands (DevX), with
 //! ring and doorbell record named as offsets in the memory object that covers the process's heap.
 
-mod devx;
+mod builder;
 
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use verbs_sys::mlx5dv_devx_obj;
 use zerocopy::IntoBytes as _;
 
 use crate::addr::DevAddr;
+use crate::connection::{Connection, RemoteQp};
 use crate::device::{Gid, Mac};
 use crate::dpa_cq::{DpaCompletionQueue, check_log_depth, device_memory};
 use crate::dpa_memory::DeviceBuffer;
@@ -20,9 +21,11 @@ use crate::error::{Error, Result};
 use crate::memory::Access;
 use crate::path::{Path, Retry};
 use crate::prm::{self, Mailbox, RemotePath, ServiceType};
-use crate::process::{Process, handle, number, warn_unless_destroyed};
+use crate::process::{Process, warn_unless_destroyed};
 use crate::raw;
 use crate::window::Outbox;
+
+pub use builder::DpaQueuePairBuilder;
 
 /// Bytes of a receive entry with one scatter element.
 const RECEIVE_ENTRY_BYTES: u64 = 16;
@@ -33,19 +36,6 @@ const MIN_RECEIVE_RING_BYTES: u64 = 64;
 
 /// An entry that ends before it begins: the key is the one that no memory has (`MLX5_INVALID_LKEY`).
 const EMPTY_RECEIVE: DataSegment = DataSegment::new(0, 0x100, 0);
-
-/// The peer of a connected queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteQp {
-    /// Queue pair number.
-    pub qpn: u32,
-    /// Address of its port.
-    pub gid: Gid,
-    /// Ethernet address of its port.
-    pub mac: Mac,
-    /// Number of its first packet, 24 bits.
-    pub first_psn: u32,
-}
 
 /// The queue key of a UD queue pair, and the numbering of its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +51,20 @@ pub struct DpaDepths {
     pub log_send: Option<u8>,
     /// log2 of 16-byte receive entries.
     pub log_receive: Option<u8>,
+}
+
+impl DpaDepths {
+    /// Of a queue pair that only sends.
+    #[must_use]
+    pub const fn send_only(log_send: u8) -> Self {
+        Self { log_send: Some(log_send), log_receive: None }
+    }
+
+    /// Of a queue pair that only receives.
+    #[must_use]
+    pub const fn receive_only(log_receive: u8) -> Self {
+        Self { log_send: None, log_receive: Some(log_receive) }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -106,51 +110,6 @@ impl Inner {
 }
 
 impl DpaQueuePair {
-    /// A reliable connected queue pair in state RESET.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] for depths, [`Error::Foreign`] for queues of another process, [`Error::FlexIo`].
-    pub fn reliable(
-        send_cq: &DpaCompletionQueue,
-        receive_cq: &DpaCompletionQueue,
-        depths: DpaDepths,
-        access: Access,
-        user_index: u32,
-    ) -> Result<Self> {
-        let outbox = send_cq.outbox();
-        if !outbox.process().is_same(receive_cq.outbox().process()) {
-            return Err(Error::Foreign { what: "receive completion queue", parent: "process" });
-        }
-        let process = outbox.process();
-        let rings = Rings::allocate(process, depths)?;
-        let choices = Choices { access, user_index: user_index_checked(user_index)? };
-        let queues = [send_cq.clone(), receive_cq.clone()];
-        let memory = [rings.buffer.addr(), rings.doorbell_record.addr()];
-        let mut attr = attributes(outbox, depths, &queues, memory, choices);
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: process, domain, completion queues and ring memory are live and outlive the queue pair: it owns them
-        // or holds a count. A null context means the process's own.
-        let status = unsafe {
-            (process.api().flexio_qp_create)(process.raw(), std::ptr::null_mut(), &raw mut attr, &raw mut raw)
-        };
-        process.ok("flexio_qp_create", status, || format!("RC, {depths:?}"))?;
-        let raw = handle("flexio_qp_create", raw)?;
-        let Rings { buffer, send_offset, doorbell_record } = rings;
-        let mut this = Inner {
-            outbox: outbox.clone(),
-            raw: Raw::FlexIo(raw, choices),
-            number: 0,
-            depths,
-            rings: buffer,
-            send_offset,
-            doorbell_record,
-            queues,
-        };
-        // SAFETY: the queue pair is live.
-        this.number = number("flexio_qp_get_qp_num", unsafe { (process.api().flexio_qp_get_qp_num)(raw.as_ptr()) })?;
-        Ok(Self { inner: Arc::new(this) })
-    }
-
     /// Its number.
     #[must_use]
     pub fn number(&self) -> u32 {
@@ -212,40 +171,22 @@ impl DpaQueuePair {
         self.inner.process()
     }
 
-    /// RESET to RTS, connected to `remote` (RC, UC). Own packets are numbered from `first_psn`.
+    /// RESET to RTS, connected (RC, UC). FlexIO's own queue pairs have neither traffic class nor timeout of their
+    /// choice: [`DpaQueuePairBuilder::by_command`] gives one of the card's.
     ///
     /// # Errors
-    /// [`Error::FlexIo`] or [`Error::Command`]; [`Error::OutOfRange`] for a UD queue pair.
-    pub fn connect(&mut self, remote: &RemoteQp, first_psn: u32) -> Result<()> {
-        self.connect_along(remote, first_psn, Path::default())
-    }
-
-    /// [`DpaQueuePair::connect`] with a choice of path. FlexIO offers none for RC.
-    ///
-    /// # Errors
-    /// As [`DpaQueuePair::connect`]; [`Error::OutOfRange`] for a path of an RC queue pair other than the default one.
-    pub fn connect_along(&mut self, remote: &RemoteQp, first_psn: u32, path: Path) -> Result<()> {
-        self.connect_with(remote, first_psn, path, Retry::default())
-    }
-
-    /// [`DpaQueuePair::connect_along`] with a choice of timeout with the peer, which queue pairs of
-    /// [`DpaQueuePair::reliable_by_command`] have.
-    ///
-    /// # Errors
-    /// As [`DpaQueuePair::connect_along`]; [`Error::OutOfRange`] for path or timeout.
-    pub fn connect_with(&mut self, remote: &RemoteQp, first_psn: u32, path: Path, retry: Retry) -> Result<()> {
-        path.check()?;
-        retry.check()?;
+    /// [`Error::FlexIo`] or [`Error::Command`]; [`Error::OutOfRange`] for path or timeout, or a UD queue pair;
+    /// [`Error::Conflict`] for another path or timeout than the default one of a queue pair made by FlexIO.
+    pub fn connect(&mut self, connection: &Connection) -> Result<()> {
+        connection.check()?;
+        let &Connection { remote, first_psn, path, retry } = connection;
         let port = *self.process().device().port();
         // Packets to the own port need the card's loopback path.
         let loopback = remote.gid == port.gid;
         let number = self.number();
         match self.inner.raw {
-            Raw::FlexIo(..) if path != Path::default() => Err(Error::OutOfRange {
-                what: "traffic class of a queue pair made by FlexIO",
-                value: u64::from(path.traffic_class),
-                limit: "that of the default path: FlexIO's attributes have no other".to_owned(),
-            }),
+            Raw::FlexIo(..) if path != Path::default() => Err(made_by_flexio("path", format!("{path:?}"))),
+            Raw::FlexIo(..) if retry != Retry::default() => Err(made_by_flexio("retry", format!("{retry:?}"))),
             Raw::FlexIo(raw, choices) => {
                 let Inner { outbox, depths, queues, .. } = &*self.inner;
                 let (process, memory) = (outbox.process(), [self.receive_ring(), self.doorbell_record()]);
@@ -282,7 +223,7 @@ impl DpaQueuePair {
                 Ok(())
             }
             Raw::DevX(raw, service @ (ServiceType::Rc | ServiceType::Uc)) => {
-                let &RemoteQp { qpn, gid: Gid(gid), mac: Mac(mac), first_psn: expected } = remote;
+                let RemoteQp { qpn, gid: Gid(gid), mac: Mac(mac), first_psn: expected } = remote;
                 let remote = RemotePath { qpn, gid, mac, first_psn: expected, path, loopback };
                 let rtr = prm::init2rtr(service, number, port.mtu_code, port.number, port.gid_index, Some(&remote));
                 self.modify(raw, "RST2INIT_QP", &prm::rst2init(service, number, 0, port.number))?;
@@ -346,17 +287,27 @@ impl Drop for Inner {
     fn drop(&mut self) {
         match self.raw {
             Raw::FlexIo(raw, _) => {
-                // SAFETY: created in `reliable` and destroyed only here; rings and queues go afterwards.
+                // SAFETY: created in `builder` and destroyed only here; rings and queues go afterwards.
                 let status = unsafe { (self.process().api().flexio_qp_destroy)(raw.as_ptr()) };
                 warn_unless_destroyed("queue pair", status);
             }
             Raw::DevX(raw, _) => {
                 let verbs = self.process().device().provider().verbs();
-                // SAFETY: created in `devx::made` and destroyed only here; rings and queues go afterwards.
+                // SAFETY: created in `builder` and destroyed only here; rings and queues go afterwards.
                 let errno = unsafe { (verbs.mlx5dv_devx_obj_destroy)(raw.as_ptr()) };
                 crate::device::warn_unless_ok("mlx5dv_devx_obj_destroy", errno);
             }
         }
+    }
+}
+
+fn made_by_flexio(option: &'static str, value: String) -> Error {
+    Error::Conflict {
+        option,
+        value: value.into(),
+        of: "a connection of a queue pair made by FlexIO",
+        limit: "the default one, as FlexIO's attributes have no other: leave it out, or make the queue pair with \
+                `by_command`",
     }
 }
 
@@ -420,17 +371,6 @@ impl Rings {
             doorbell_record: DeviceBuffer::zeroed(process, 8)?,
         })
     }
-}
-
-fn user_index_checked(user_index: u32) -> Result<u32> {
-    if user_index > 0x00FF_FFFF {
-        return Err(Error::OutOfRange {
-            what: "user index of a queue pair",
-            value: u64::from(user_index),
-            limit: "at most 24 bits".to_owned(),
-        });
-    }
-    Ok(user_index)
 }
 
 pub(crate) fn refused<const N: usize>(command: &'static str, answer: &Mailbox<N>, detail: &str) -> Error {

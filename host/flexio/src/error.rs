@@ -113,6 +113,19 @@ pub enum Error {
         /// What was asked for.
         detail: String,
     },
+    /// An RPC has returned a word that is no answer.
+    #[error(
+        "RPC `{entry}` has returned {word:#x}: must be {limit}; rebuild image and host program from one definition of \
+         its answer"
+    )]
+    Answer {
+        /// Name of the entry.
+        entry: &'static str,
+        /// What it has returned.
+        word: u64,
+        /// What it may return.
+        limit: &'static str,
+    },
     /// A parameter outside its range, found before anything was called.
     #[error("{what} is {value}: must be {limit}")]
     OutOfRange {
@@ -122,6 +135,18 @@ pub enum Error {
         value: u64,
         /// What it may be.
         limit: String,
+    },
+    /// Options that do not go together, found before anything was called.
+    #[error("`{option}` of {of} is {value}: must be {limit}")]
+    Conflict {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: Box<str>,
+        /// The object, with the option that it conflicts with.
+        of: &'static str,
+        /// What it may be, why, and what to do.
+        limit: &'static str,
     },
     /// A host range outside its memory region.
     #[error("{len} bytes at offset {offset} leave the memory region of {region_len} bytes at {region}")]

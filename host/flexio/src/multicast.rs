@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use verbs_sys as sys;
 
+use crate::connection::RemoteQp;
 use crate::device::{Gid, Mac, verbs_ok, warn_unless_ok};
-use crate::dpa_qp::{self, DpaQueuePair, RemoteQp, refused};
+use crate::dpa_qp::{self, DpaQueuePair, refused};
 use crate::error::{Error, Result};
 use crate::prm::{self, Mailbox};
 use crate::queue_pair::{self, QueuePair};

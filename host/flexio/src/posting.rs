@@ -93,7 +93,8 @@ pub struct GatherRequest<'a> {
     pub id: u64,
     /// What to do.
     pub kind: SendKind<'a>,
-    /// The bytes, piece after piece; at most as many pieces as [`QueuePair::with_lists`] was told.
+    /// The bytes, piece after piece; at most as many pieces as
+    /// [`QueuePairBuilder::lists`](crate::QueuePairBuilder::lists) has set.
     pub pieces: &'a [LocalSlice],
     /// Immediate for the peer's completion; not for reads.
     pub immediate: Option<u32>,
@@ -109,7 +110,8 @@ pub struct InlineRequest<'a> {
     pub id: u64,
     /// What to do; not a read.
     pub kind: SendKind<'a>,
-    /// The bytes, at most as many as [`QueuePair::with_inline`] was told; may be empty.
+    /// The bytes, at most as many as [`QueuePairBuilder::inline`](crate::QueuePairBuilder::inline) has set; may be
+    /// empty.
     pub bytes: &'a [u8],
     /// Immediate for the peer's completion.
     pub immediate: Option<u32>,

@@ -4,6 +4,7 @@ use std::ffi::c_char;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
+use flexcast_abi::{Rpc, RpcAnswer, RpcArgument};
 use flexcast_image::PanicPlace;
 use flexio_sys as sys;
 
@@ -117,11 +118,46 @@ impl Process {
         Err(Error::FlexIo { call, status: Status(status), detail: detail() })
     }
 
-    /// Calls an RPC of the image and waits for its result (the runtime ends it after 6 s).
+    /// Calls an RPC of the image and waits for its answer (the runtime ends it after 6 s).
+    ///
+    /// ```no_run
+    /// use flexio::{Process, Rpc};
+    ///
+    /// /// Adds up the numbers below its argument.
+    /// const ADD: Rpc<u32, u64> = Rpc::new("add");
+    ///
+    /// fn sum(process: &Process) -> flexio::Result<u64> {
+    ///     process.call(&ADD, 1000)
+    /// }
+    /// ```
+    ///
+    /// Another type of argument does not compile:
+    ///
+    /// ```compile_fail,E0308
+    /// # use flexio::{Process, Rpc};
+    /// # const ADD: Rpc<u32, u64> = Rpc::new("add");
+    /// fn sum(process: &Process) -> flexio::Result<u64> {
+    ///     process.call(&ADD, 1000_u64)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Process::call_by_name`]; [`Error::Answer`] for a word that is none of the RPC's answers.
+    pub fn call<Argument: RpcArgument, Answer: RpcAnswer>(
+        &self,
+        rpc: &Rpc<Argument, Answer>,
+        argument: Argument,
+    ) -> Result<Answer> {
+        let word = self.call_by_name(rpc.name(), argument.to_word())?;
+        Answer::from_word(word).ok_or(Error::Answer { entry: rpc.name(), word, limit: Answer::LIMIT })
+    }
+
+    /// Calls an RPC whose types this program does not know, such as one of an image in C, with a word, and waits for
+    /// the word that it returns (the runtime ends it after 6 s).
     ///
     /// # Errors
     /// [`Error::Image`] for an unknown entry, [`Error::DeviceFault`] with the crash record, [`Error::FlexIo`].
-    pub fn call(&self, entry: &str, argument: u64) -> Result<u64> {
+    pub fn call_by_name(&self, entry: &str, argument: u64) -> Result<u64> {
         let stub = self.0.application.rpc(entry)?;
         let mut answer = 0;
         // SAFETY: the process is live, the key registered with a pack function for exactly one u64, which follows.

@@ -1,18 +1,21 @@
 //! Queue pairs of the host.
 
-use std::ptr::NonNull;
+mod builder;
+
 use std::sync::{Arc, Mutex};
 
 use verbs_sys as sys;
 
+use crate::connection::Connection;
 use crate::device::{Device, ProtectionDomain, non_null, verbs_ok, warn_unless_ok};
-use crate::dpa_qp::RemoteQp;
 use crate::error::{Error, Result};
 use crate::memory::Access;
-use crate::path::{Path, Retry};
+use crate::path::Retry;
 use crate::posting::Scratch;
 use crate::raw::Raw;
 use crate::verbs::CompletionQueue;
+
+pub use builder::QueuePairBuilder;
 
 /// Transport service of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +26,21 @@ pub enum Transport {
     Uc,
     /// Unreliable datagram: one packet per message, no connection.
     Ud,
+}
+
+/// Limit of an option of datagrams, in [`Error::Conflict`].
+pub(crate) const NO_GROUPS: &str =
+    "false, as only datagrams go to multicast groups: leave it out, or use `Transport::Ud`";
+
+impl Transport {
+    /// A queue pair of this transport, in [`Error::Conflict`].
+    pub(crate) const fn described(self) -> &'static str {
+        match self {
+            Self::Rc => "a queue pair of transport RC",
+            Self::Uc => "a queue pair of transport UC",
+            Self::Ud => "a queue pair of transport UD",
+        }
+    }
 }
 
 /// Depths of a host queue pair.
@@ -57,10 +75,7 @@ impl Inner {
     }
 }
 
-/// `IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`.
-const BLOCK_SELF_MULTICAST_LOOPBACK: u32 = 1 << 1;
-
-fn same_card(pd: &ProtectionDomain, queues: [&CompletionQueue; 2]) -> Result<()> {
+fn check_same_card(pd: &ProtectionDomain, queues: [&CompletionQueue; 2]) -> Result<()> {
     if queues.iter().any(|cq| cq.device().context() != pd.device().context()) {
         return Err(Error::Foreign { what: "completion queue", parent: "device" });
     }
@@ -68,126 +83,12 @@ fn same_card(pd: &ProtectionDomain, queues: [&CompletionQueue; 2]) -> Result<()>
 }
 
 impl QueuePair {
-    /// Creates a queue pair in state RESET.
-    ///
-    /// # Errors
-    /// [`Error::Verbs`]; [`Error::Foreign`] when a queue belongs to another card than the domain.
-    pub fn new(
-        pd: &ProtectionDomain,
-        transport: Transport,
-        send_cq: &CompletionQueue,
-        receive_cq: &CompletionQueue,
-        depths: QueueDepths,
-    ) -> Result<Self> {
-        Self::with_inline(pd, transport, send_cq, receive_cq, depths, 0)
-    }
-
-    /// [`QueuePair::new`] for a queue pair that takes up to `max_inline_bytes` bytes in a send entry itself; see
-    /// [`QueuePair::post_inline`].
-    ///
-    /// # Errors
-    /// As [`QueuePair::new`].
-    pub fn with_inline(
-        pd: &ProtectionDomain,
-        transport: Transport,
-        send_cq: &CompletionQueue,
-        receive_cq: &CompletionQueue,
-        depths: QueueDepths,
-        max_inline_bytes: u32,
-    ) -> Result<Self> {
-        Self::create(pd, transport, [send_cq, receive_cq], depths, (max_inline_bytes, 1))
-    }
-
-    /// [`QueuePair::new`] for a queue pair whose messages may lie in up to `pieces` pieces of memory; see
-    /// [`QueuePair::post_gather`] and [`QueuePair::post_scatter`].
-    ///
-    /// # Errors
-    /// As [`QueuePair::new`]; cards take 30 pieces at most, some fewer.
-    pub fn with_lists(
-        pd: &ProtectionDomain,
-        transport: Transport,
-        send_cq: &CompletionQueue,
-        receive_cq: &CompletionQueue,
-        depths: QueueDepths,
-        pieces: u32,
-    ) -> Result<Self> {
-        Self::create(pd, transport, [send_cq, receive_cq], depths, (0, pieces))
-    }
-
-    fn create(
-        pd: &ProtectionDomain,
-        transport: Transport,
-        [send_cq, receive_cq]: [&CompletionQueue; 2],
-        depths: QueueDepths,
-        (max_inline_bytes, pieces): (u32, u32),
-    ) -> Result<Self> {
-        same_card(pd, [send_cq, receive_cq])?;
-        let mut attr = sys::ibv_qp_init_attr {
-            send_cq: send_cq.raw(),
-            recv_cq: receive_cq.raw(),
-            cap: sys::ibv_qp_cap {
-                max_send_wr: depths.send,
-                max_recv_wr: depths.receive,
-                max_send_sge: pieces,
-                max_recv_sge: pieces,
-                max_inline_data: max_inline_bytes,
-            },
-            qp_type: match transport {
-                Transport::Rc => sys::IBV_QPT_RC,
-                Transport::Uc => sys::IBV_QPT_UC,
-                Transport::Ud => sys::IBV_QPT_UD,
-            },
-            ..Default::default()
-        };
-        // SAFETY: domain and completion queues are live and outlive the queue pair, which holds a count of each.
-        let raw = unsafe { (pd.device().provider().verbs().ibv_create_qp)(pd.raw(), &raw mut attr) };
-        let raw = non_null("ibv_create_qp", raw, || format!("{transport:?}, {depths:?}"))?;
-        Ok(Self::of(pd, raw, transport, [send_cq, receive_cq]))
-    }
-
-    /// [`QueuePair::new`] for datagrams to groups that do not come back to members on its own card. Where card or
-    /// library cannot keep them from it, they do.
-    ///
-    /// # Errors
-    /// As [`QueuePair::new`].
-    pub fn without_echo(pd: &ProtectionDomain, cq: &CompletionQueue, depths: QueueDepths) -> Result<Self> {
-        same_card(pd, [cq, cq])?;
-        let mut attr = sys::ibv_qp_init_attr_ex {
-            send_cq: cq.raw(),
-            recv_cq: cq.raw(),
-            cap: sys::ibv_qp_cap {
-                max_send_wr: depths.send,
-                max_recv_wr: depths.receive,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                max_inline_data: 0,
-            },
-            qp_type: sys::IBV_QPT_UD,
-            comp_mask: sys::IBV_QP_INIT_ATTR_PD | sys::IBV_QP_INIT_ATTR_CREATE_FLAGS,
-            pd: pd.raw(),
-            create_flags: BLOCK_SELF_MULTICAST_LOOPBACK,
-            ..Default::default()
-        };
-        let call = pd.device().provider().verbs();
-        // SAFETY: context, domain and completion queue are live and outlive the queue pair, which holds a count of
-        // each.
-        let raw = unsafe { sys::inline::create_qp_ex(pd.device().context(), &raw mut attr) };
-        drop(call);
-        match raw.and_then(NonNull::new) {
-            Some(raw) => Ok(Self::of(pd, Raw::new(raw), Transport::Ud, [cq, cq])),
-            None => {
-                tracing::debug!("the card sends datagrams to groups to its own members, too");
-                Self::new(pd, Transport::Ud, cq, cq, depths)
-            }
-        }
-    }
-
     /// A reliable queue pair in state RESET whose sends may bind keys over other keys, to one entry each, and free
     /// them; see [`binding`](crate::binding).
     pub(crate) fn that_binds(pd: &ProtectionDomain, cq: &CompletionQueue, sends: u32) -> Result<Self> {
         /// Inline bytes of a list of one entry: 4 less than the entry, as the provider counts.
         const INLINE_BYTES: u32 = 12;
-        same_card(pd, [cq, cq])?;
+        check_same_card(pd, [cq, cq])?;
         let mut attr = sys::ibv_qp_init_attr_ex {
             send_cq: cq.raw(),
             recv_cq: cq.raw(),
@@ -265,29 +166,13 @@ impl QueuePair {
         self.modify("INIT", &mut attr, sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | of_transport)
     }
 
-    /// INIT to RTS, connected to `remote` (RC, UC). Own packets are numbered from `first_psn`.
-    ///
-    /// # Errors
-    /// [`Error::Verbs`].
-    pub fn connect(&self, remote: &RemoteQp, first_psn: u32) -> Result<()> {
-        self.connect_along(remote, first_psn, Path::default())
-    }
-
-    /// [`QueuePair::connect`] with a choice of path.
-    ///
-    /// # Errors
-    /// [`Error::Verbs`]; [`Error::OutOfRange`] for the path.
-    pub fn connect_along(&self, remote: &RemoteQp, first_psn: u32, path: Path) -> Result<()> {
-        self.connect_with(remote, first_psn, path, Retry::default())
-    }
-
-    /// [`QueuePair::connect_along`] with a choice of timeout with the peer (RC).
+    /// INIT to RTS, connected (RC, UC).
     ///
     /// # Errors
     /// [`Error::Verbs`]; [`Error::OutOfRange`] for path or timeout.
-    pub fn connect_with(&self, remote: &RemoteQp, first_psn: u32, path: Path, retry: Retry) -> Result<()> {
-        path.check()?;
-        retry.check()?;
+    pub fn connect(&self, connection: &Connection) -> Result<()> {
+        connection.check()?;
+        let &Connection { remote, first_psn, path, retry } = connection;
         let port = self.device().port();
         let rc = self.transport == Transport::Rc;
         let mut attr = sys::ibv_qp_attr {
@@ -357,7 +242,7 @@ impl QueuePair {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: created in `new` and destroyed only here.
+        // SAFETY: created by `QueuePairBuilder::build` or `that_binds`, and destroyed only here.
         let errno = unsafe { (self.pd.device().provider().verbs().ibv_destroy_qp)(self.raw.as_ptr()) };
         warn_unless_ok("ibv_destroy_qp", errno);
     }

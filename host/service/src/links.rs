@@ -12,8 +12,8 @@ use flexcast_proto::service::{FailedParty, wire};
 use flexcast_proto::session::greeting::{Acquaintance, Greeting, SIDE_NONCE_BYTES, Side, Stranger};
 use flexcast_proto::session::{Party, Role};
 use flexio::{
-    Access, AliasUse, Completion, CompletionQueue, Gid, HostAddr, HostBuffer, InlineRequest, LocalSlice, Mac,
-    MemoryRegion, Path, ProtectionDomain, QueueDepths, QueuePair, RemoteQp, Retry, SendKind, SendRequest, Transport,
+    Access, AliasUse, Completion, CompletionQueue, Connection, Gid, HostAddr, HostBuffer, InlineRequest, LocalSlice,
+    Mac, MemoryRegion, ProtectionDomain, QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest, Transport,
 };
 
 use crate::error::Result;
@@ -213,7 +213,7 @@ impl Links {
     /// A connection that has one end.
     pub(crate) fn open(&mut self) -> Result<(PeerId, LinkEnd)> {
         let depths = QueueDepths { send: self.sends, receive: RECEIVES };
-        let pair = QueuePair::new(&self.pd, Transport::Rc, &self.cq, &self.cq, depths)?;
+        let pair = QueuePair::builder(&self.pd, Transport::Rc, depths).build(&self.cq, &self.cq)?;
         pair.init(Access::empty(), 0)?;
         let memory = HostBuffer::zeroed((u64::from(RECEIVES + self.sends) * SLOT_BYTES) as usize)?;
         let memory = MemoryRegion::register(&self.pd, memory, Access::LOCAL_WRITE)?;
@@ -232,7 +232,7 @@ impl Links {
         let own = self.peer_mut(peer).map(|peer| (peer.pair.qpn(), peer.nonce));
         let own = own.map(|(qpn, nonce)| self.end(qpn, nonce).side());
         if let Some((peer, own)) = self.peer_mut(peer).zip(own) {
-            peer.pair.connect_with(&far.remote(far.qpn), 0, Path::default(), Retry::default())?;
+            peer.pair.connect(&Connection::to(far.remote(far.qpn)))?;
             peer.far = Some((far, Acquaintance::new(Greeting { scope: 0, own, peer: far.side() })));
         }
         self.post(peer)
@@ -310,7 +310,7 @@ impl Links {
 
     fn lane_pair(&self) -> Result<QueuePair> {
         let depths = QueueDepths { send: TRANSFERS, receive: 1 };
-        let pair = QueuePair::with_inline(&self.pd, Transport::Rc, &self.cq, &self.cq, depths, FLAG_BYTES)?;
+        let pair = QueuePair::builder(&self.pd, Transport::Rc, depths).inline(FLAG_BYTES).build(&self.cq, &self.cq)?;
         pair.init(Access::REMOTE_READ | Access::REMOTE_WRITE, 0)?;
         Ok(pair)
     }
@@ -319,7 +319,7 @@ impl Links {
     pub(crate) fn connect_lane(&mut self, lane: Lane, peer: PeerId, qpn: u32) -> Result<()> {
         let Some((far, _)) = self.peer_mut(peer).and_then(|peer| peer.far) else { return Ok(()) };
         if let Some(lane) = self.lane_mut(lane) {
-            lane.pair.connect_with(&far.remote(qpn), 0, Path::default(), Retry::default())?;
+            lane.pair.connect(&Connection::to(far.remote(qpn)))?;
             lane.is_connected = true;
         }
         self.post_transfers(lane)
@@ -330,9 +330,9 @@ impl Links {
         let (lane, qpn) = self.open_lane()?;
         let answers = self.lane_pair()?;
         let own = self.end(qpn, [0; SIDE_NONCE_BYTES]);
-        answers.connect(&own.remote(qpn), 0)?;
+        answers.connect(&Connection::to(own.remote(qpn)))?;
         if let Some(lane) = self.lane_mut(lane) {
-            lane.pair.connect(&own.remote(answers.qpn()), 0)?;
+            lane.pair.connect(&Connection::to(own.remote(answers.qpn())))?;
             (lane.is_connected, lane.answers) = (true, Some(answers));
         }
         Ok(lane)

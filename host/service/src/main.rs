@@ -21,7 +21,7 @@ struct Options {
 
 fn main() -> ExitCode {
     let Options { config, check } = Options::parse();
-    let ended = if check { checked(&config) } else { daemon::serve_with_log(&config) };
+    let ended = if check { checked(&config) } else { daemon::serve(&config, &flexcast_daemon::log::start()) };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -116,13 +116,10 @@ impl Datagrams {
         let (group, q_key) = address(communicator, group)?;
         let (sends, receives) = (CompletionQueue::new(pd.device(), SENDS)?, CompletionQueue::new(pd.device(), slots)?);
         let depths = QueueDepths { send: SENDS, receive: 0 };
-        let sender = if alone {
-            QueuePair::without_echo(pd, &sends, depths)?
-        } else {
-            QueuePair::new(pd, Transport::Ud, &sends, &sends, depths)?
-        };
-        let receiver =
-            QueuePair::new(pd, Transport::Ud, &receives, &receives, QueueDepths { send: 1, receive: slots })?;
+        let sender = QueuePair::builder(pd, Transport::Ud, depths).block_multicast_loopback(alone);
+        let sender = sender.build(&sends, &sends)?;
+        let depths = QueueDepths { send: 1, receive: slots };
+        let receiver = QueuePair::builder(pd, Transport::Ud, depths).build(&receives, &receives)?;
         let ring = HostBuffer::zeroed(Self::ring_bytes(pd, slots) as usize)?;
         let ring = MemoryRegion::register(pd, ring, Access::LOCAL_WRITE)?;
         let slot_bytes = Self::slot_bytes(pd);

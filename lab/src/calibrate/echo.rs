@@ -87,7 +87,7 @@ impl Echo {
         let mut queue_pairs = Vec::new();
         for _ in 0..threads {
             let depths = QueueDepths { send: 2 * IN_FLIGHT as u32, receive: 2 * IN_FLIGHT as u32 };
-            let qp = QueuePair::new(&pd, Transport::Ud, &completions, &completions, depths)?;
+            let qp = QueuePair::builder(&pd, Transport::Ud, depths).build(&completions, &completions)?;
             qp.init(Access::empty(), Q_KEY)?;
             qp.activate(0)?;
             queue_pairs.push(qp);
@@ -105,7 +105,7 @@ impl Echo {
         let mut workers = Vec::new();
         for (send_cq, receive_cq) in send_cqs.iter().zip(&receive_cqs) {
             let depths = DpaDepths { log_send: Some(LOG_RING + 1), log_receive: Some(LOG_RING) };
-            let mut qp = DpaQueuePair::datagram(send_cq, receive_cq, depths, false, 0)?;
+            let mut qp = DpaQueuePair::builder(Transport::Ud, depths).build(send_cq, receive_cq)?;
             qp.activate(UdKey { q_key: Q_KEY })?;
             workers.push(qp);
         }

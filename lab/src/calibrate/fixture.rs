@@ -4,10 +4,10 @@ use std::mem::{offset_of, size_of};
 
 use emu_machine::timing::Parameters;
 use emu_machine::{Config, DrivenFrom, Wiring, with_world};
-use flexcast_abi::calibration::{Kernel, KernelContext, KernelResult, next_line};
+use flexcast_abi::calibration::{Kernel, KernelContext, KernelResult, PREPARE, START, next_line};
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, CompletionQueueMemory, DeviceAddress, Layout as _, MeasuredMemory, Queue, Shared,
-    TableMemory,
+    ABI_HASH, ABI_VERSION, Activation, CompletionQueueMemory, DeviceAddress, Layout as _, MeasuredMemory, Queue,
+    Shared, TableMemory,
 };
 use flexio::{
     AbiExpectation, Access, Affinity, Application, Bound, Device, DeviceBuffer, DpaCompletionQueue, EventHandler,
@@ -140,11 +140,11 @@ impl<'a> Fixture<'a> {
         buffer: &DeviceBuffer,
         context: &KernelContext,
     ) -> Result<(), CalibrateError> {
-        buffer.write(0, context.as_bytes())?;
-        match self.process.call("prepare", buffer.addr().get())? {
-            0 => Ok(()),
-            code => Err(CalibrateError::Context { kernel: kernel.to_owned(), thread, code }),
-        }
+        let context = buffer.write_context(0, context)?;
+        self.process.call(&PREPARE, context)?.map_err(|refusal| {
+            let (kernel, code) = (kernel.to_owned(), refusal.code.into());
+            CalibrateError::Context { kernel, thread, code }
+        })
     }
 
     /// Lets all threads run, by one call.
@@ -158,9 +158,11 @@ impl<'a> Fixture<'a> {
         let activation_ids = TableMemory::new(DeviceAddress::new(table.addr().get()), ids.len() as u32);
         let list = KernelContext { activation_ids, ..self.context(0) };
         let list = DeviceBuffer::from_bytes(self.process, list.as_bytes())?;
-        match self.process.call("start", list.addr().get())? {
-            0 => Ok(()),
-            code => Err(CalibrateError::Context { kernel: "start".to_owned(), thread: 0, code }),
+        match self.process.call(&START, list.context_at(0)?)? {
+            Activation::Woken => Ok(()),
+            refused @ Activation::Refused => {
+                Err(CalibrateError::Context { kernel: "start".to_owned(), thread: 0, code: refused as u64 })
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use emu_machine::timing::Parameters;
 use flexcast_abi::calibration::{KernelContext, MessageRow};
 use flexcast_abi::{DeviceAddress, Queue, SharedBitmapMemory, TableMemory};
 use flexio::{
-    Access, CompletionQueue, CqTarget, Device, DeviceBuffer, DpaCompletionQueue, DpaQueuePair, HostBuffer,
+    Access, CompletionQueue, Connection, CqTarget, Device, DeviceBuffer, DpaCompletionQueue, DpaQueuePair, HostBuffer,
     MemoryRegion, ProtectionDomain, QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest, Transport,
 };
 use zerocopy::IntoBytes as _;
@@ -99,7 +99,8 @@ impl Packets {
         }
         let mut receivers = Vec::new();
         for cq in &cqs {
-            receivers.push(DpaQueuePair::receiver(Transport::Uc, cq, LOG_RING, 0)?);
+            receivers
+                .push(DpaQueuePair::builder(Transport::Uc, flexio::DpaDepths::receive_only(LOG_RING)).build(cq, cq)?);
         }
         for (worker, buffer) in contexts.iter().enumerate() {
             let qp = &receivers[worker];
@@ -143,11 +144,11 @@ impl Packets {
             let of = worker % SENDERS;
             let depths = QueueDepths { send: 1 << LOG_RING, receive: 1 };
             let queue = &completions[of];
-            let qp = QueuePair::new(&domains[of], Transport::Uc, queue, queue, depths)?;
+            let qp = QueuePair::builder(&domains[of], Transport::Uc, depths).build(queue, queue)?;
             qp.init(Access::empty(), 0)?;
             let (gid, mac) = (senders[of].port().gid, senders[of].info().mac);
-            receiver.connect(&RemoteQp { qpn: qp.qpn(), gid, mac, first_psn: 0 }, 0)?;
-            qp.connect(&receiver.endpoint(0), 0)?;
+            receiver.connect(&Connection::to(RemoteQp { qpn: qp.qpn(), gid, mac, first_psn: 0 }))?;
+            qp.connect(&Connection::to(receiver.endpoint(0)))?;
             flows[of].queue_pairs.push(qp);
         }
         fixture.start(&handlers, &contexts)?;

@@ -2,15 +2,15 @@
 
 use std::mem::{offset_of, size_of};
 
-use flexcast_abi::reference::{ReferenceContext, ReferenceIteration, ReferenceReport, ReferenceStatus};
+use flexcast_abi::reference::{PREPARE, ReferenceContext, ReferenceIteration, ReferenceReport, ReferenceStatus};
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, DeviceAddress, FLAG_MAGIC,
     GroupContext, HostLine, Layout as _, Queue, Shared, Staging, Transport,
 };
 use flexio::{
-    AbiExpectation, Access, Affinity, Application, CqTarget, Device, DeviceBuffer, DpaCompletionQueue, DpaDepths,
-    DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion, Outbox, Process, ProtectionDomain, RemoteQp,
-    UdKey, Window,
+    AbiExpectation, Access, Affinity, Application, Connection, CqTarget, Device, DeviceBuffer, DpaCompletionQueue,
+    DpaDepths, DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion, Outbox, Process, ProtectionDomain,
+    RemoteQp, UdKey, Window,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -119,13 +119,14 @@ pub fn serve<R>(
     let mut loopbacks = Vec::new();
     for cq in &copy_cqs {
         let depths = DpaDepths { log_send: Some(log_ring), log_receive: None };
-        let mut qp = DpaQueuePair::reliable(cq, cq, depths, Access::REMOTE_WRITE, 0)?;
+        let mut qp = DpaQueuePair::builder(flexio::Transport::Rc, depths).access(Access::REMOTE_WRITE).build(cq, cq)?;
         let own = qp.endpoint(0);
-        qp.connect(&own, 0)?;
+        qp.connect(&Connection::to(own))?;
         loopbacks.push(qp);
     }
     let transport = if is_staged { flexio::Transport::Ud } else { flexio::Transport::Uc };
-    let queue_pairs = receive_cqs.iter().map(|cq| DpaQueuePair::receiver(transport, cq, log_ring, 0));
+    let queue_pairs =
+        receive_cqs.iter().map(|cq| DpaQueuePair::builder(transport, DpaDepths::receive_only(log_ring)).build(cq, cq));
     let queue_pairs = queue_pairs.collect::<flexio::Result<Vec<_>>>()?;
 
     let (mut workers, mut ranges) = (Vec::new(), Vec::new());
@@ -161,11 +162,8 @@ pub fn serve<R>(
             context.staging = Staging { address: slots, stride: stride as u32, lkey: keys[index].id() };
         }
         ranges.extend(memory_of(&context, contexts[index].addr().get()));
-        contexts[index].write(0, context.as_bytes())?;
-        let code = process.call("prepare", contexts[index].addr().get())?;
-        if code != 0 {
-            return Err(TputError::Context { worker: index, code });
-        }
+        let prepared = process.call(&PREPARE, contexts[index].write_context(0, &context)?)?;
+        prepared.map_err(|refusal| TputError::Context { worker: index, code: refusal.code.into() })?;
         workers.push(Worker {
             context: &contexts[index],
             iteration: &iterations[index],
@@ -231,7 +229,7 @@ impl Receiver<'_> {
     pub fn connect(&mut self, peers: &[RemoteQp]) -> Result<(), TputError> {
         for (qp, peer) in self.queue_pairs.iter_mut().zip(peers) {
             match self.plan.params.transport {
-                Transport::Uc => qp.connect(peer, 0)?,
+                Transport::Uc => qp.connect(&Connection::to(*peer))?,
                 Transport::Ud => qp.activate(UdKey { q_key: Q_KEY })?,
             }
         }

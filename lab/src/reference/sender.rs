@@ -1,8 +1,8 @@
 //! The sending side: host queue pairs of the other card.
 
 use flexio::{
-    Access, AddressHandle, CompletionQueue, Device, HostBuffer, MemoryRegion, ProtectionDomain, QueueDepths, QueuePair,
-    RemoteQp, SendKind, SendRequest,
+    Access, AddressHandle, CompletionQueue, Connection, Device, HostBuffer, MemoryRegion, ProtectionDomain,
+    QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest,
 };
 
 use super::Transport;
@@ -56,7 +56,7 @@ pub(super) fn connect<R>(
     let mut queue_pairs = Vec::new();
     for _ in &plan.shares {
         let depths = QueueDepths { send: depth as u32, receive: 1 };
-        let qp = QueuePair::new(&pd, transport, &completions, &completions, depths)?;
+        let qp = QueuePair::builder(&pd, transport, depths).build(&completions, &completions)?;
         qp.init(Access::empty(), Q_KEY)?;
         queue_pairs.push(qp);
     }
@@ -78,7 +78,7 @@ impl Sender<'_> {
         match self.plan.params.transport {
             Transport::Uc => {
                 for (qp, worker) in self.queue_pairs.iter().zip(workers) {
-                    qp.connect(&worker.qp, 0)?;
+                    qp.connect(&Connection::to(worker.qp))?;
                 }
             }
             Transport::Ud => {

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use flexcast::{Buffer, Card, Communicator, Done, Firmware, Pending, Request, Test};
+use flexcast_abi::rpc::BRING_UP;
 use flexcast_abi::{Statistics, bring_up_answer};
 use flexio::{Application, Device, Process, Provider};
 use sha2::{Digest as _, Sha256};
@@ -223,7 +224,7 @@ impl DeviceCounters {
 /// [`TputError::BringUp`], or the failure of the call.
 pub fn bring_up(process: &Process) -> Result<u64, TputError> {
     let argument = 0x0123_4567_89AB_CDEF;
-    let answer = process.call("bring_up", argument)?;
+    let answer = process.call(&BRING_UP, argument)?;
     let expected = bring_up_answer(argument);
     if answer == expected { Ok(answer) } else { Err(TputError::BringUp { argument, answer, expected }) }
 }

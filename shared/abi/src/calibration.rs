@@ -4,8 +4,14 @@
 
 use crate::layout::{abi_codes, abi_struct};
 use crate::{
-    CompletionQueueMemory, MeasuredMemory, ReceiveQueueMemory, SendQueueMemory, Shared, SharedBitmapMemory, TableMemory,
+    Activation, CompletionQueueMemory, ContextAddress, ContextRefusal, MeasuredMemory, ReceiveQueueMemory, Rpc,
+    SendQueueMemory, Shared, SharedBitmapMemory, TableMemory,
 };
+
+/// Builds the entries of a context's receive queue and posts them.
+pub const PREPARE: Rpc<ContextAddress<KernelContext>, Result<(), ContextRefusal>> = Rpc::new("prepare");
+/// Wakes all threads of [`KernelContext::activation_ids`].
+pub const START: Rpc<ContextAddress<KernelContext>, Activation> = Rpc::new("start");
 
 abi_codes! {
     /// What the event handler `measure` does.

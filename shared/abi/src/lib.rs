@@ -30,6 +30,7 @@ pub mod receive;
 pub mod receive_thread;
 pub mod reference;
 pub mod report;
+pub mod rpc;
 pub mod send;
 pub mod sparse;
 
@@ -52,6 +53,7 @@ pub use receive::{
 };
 pub use receive_thread::{OperationState, ReceiveThread, ReceiveThreadState};
 pub use report::{CompletionFlag, FLAG_MAGIC, PROGRESS_EVERY, ProgressLine, ReceiveReport, ReceiveStatus, Statistics};
+pub use rpc::{Activation, ContextAddress, ContextRefusal, Rpc, RpcAnswer, RpcArgument};
 pub use send::{
     SendContext, SendContextState, SendOperation, SendReport, SendRun, SendStatus, SendThread, SendThreadState,
 };

@@ -1,7 +1,12 @@
 //! Context of the `pingpong` image.
 
 use crate::layout::abi_struct;
-use crate::{CompletionQueueMemory, ReceiveQueueMemory, SendQueueMemory};
+use crate::{CompletionQueueMemory, ContextAddress, ContextRefusal, ReceiveQueueMemory, Rpc, SendQueueMemory};
+
+/// Returns its argument.
+pub const ECHO: Rpc<u64, u64> = Rpc::new("echo");
+/// Builds the ring entries of a context and posts its receives.
+pub const PREPARE: Rpc<ContextAddress<PingPongContext>, Result<(), ContextRefusal>> = Rpc::new("prepare");
 
 abi_struct! {
     /// A worker that answers every message on an RC or UC queue pair with a send of the same bytes. Its device address

@@ -9,9 +9,14 @@
 
 use crate::layout::{abi_codes, abi_struct};
 use crate::{
-    BitmapMemory, CompletionQueueMemory, ContextMemory, HostLine, KeptMemory, MessageMemory, Operation, Placement,
-    ReceiveQueueMemory, RunRow, SendQueueMemory, Shared, TableMemory,
+    BitmapMemory, CompletionQueueMemory, ContextAddress, ContextMemory, ContextRefusal, HostLine, KeptMemory,
+    MessageMemory, Operation, Placement, ReceiveQueueMemory, Rpc, RunRow, SendQueueMemory, Shared, TableMemory,
 };
+
+/// Checks a progress thread's context and those of its peers, and posts its receives. A refusal has the number of the
+/// peer at fault.
+pub const PREPARE_PROGRESS: Rpc<ContextAddress<ProgressThread>, Result<(), ContextRefusal>> =
+    Rpc::new("prepare_progress");
 
 /// Value of [`ProgressCommand::flags`]: an operation is posted. It begins once all receive contexts are armed for it.
 pub const COMMAND_POST: u32 = 1;

@@ -8,7 +8,14 @@
 //! no other time. The immediate's value is free.
 
 use crate::layout::abi_struct;
-use crate::{CompletionQueueMemory, ContextMemory, Placement, ReceiveContext, ReceiveQueueMemory};
+use crate::{
+    CompletionQueueMemory, ContextAddress, ContextMemory, ContextRefusal, Placement, ReceiveContext,
+    ReceiveQueueMemory, Rpc,
+};
+
+/// Checks a receive thread's context and its receive contexts, builds ring entries and posts receives. A refusal has
+/// the number of the receive context at fault.
+pub const PREPARE_RECEIVE: Rpc<ContextAddress<ReceiveThread>, Result<(), ContextRefusal>> = Rpc::new("prepare_receive");
 
 abi_struct! {
     /// What a receive context remembers besides [`crate::ReceiveState`]. The host writes zeros at set-up and never

@@ -4,8 +4,12 @@
 
 use crate::layout::{abi_codes, abi_struct};
 use crate::{
-    BitmapMemory, CompletionQueueMemory, GroupContext, HostLine, ReceiveQueueMemory, SendQueueMemory, Shared, Staging,
+    BitmapMemory, CompletionQueueMemory, ContextAddress, ContextRefusal, GroupContext, HostLine, ReceiveQueueMemory,
+    Rpc, SendQueueMemory, Shared, Staging,
 };
+
+/// Checks a context, writes its receives and posts them.
+pub const PREPARE: Rpc<ContextAddress<ReferenceContext>, Result<(), ContextRefusal>> = Rpc::new("prepare");
 
 abi_codes! {
     /// How an iteration of a kernel has ended.

@@ -1,7 +1,14 @@
 //! Contexts of the send workers of image `allgather`, and what they tell the host.
 
 use crate::layout::{abi_codes, abi_struct};
-use crate::{CompletionQueueMemory, ContextMemory, HostLine, ReceiveQueueMemory, SendQueueMemory, Shared, Signals};
+use crate::{
+    CompletionQueueMemory, ContextAddress, ContextMemory, ContextRefusal, HostLine, ReceiveQueueMemory, Rpc,
+    SendQueueMemory, Shared, Signals,
+};
+
+/// Checks a send worker's context and those of its receive contexts, and posts its control receives. A refusal has the
+/// number of the context at fault.
+pub const PREPARE_SEND: Rpc<ContextAddress<SendThread>, Result<(), ContextRefusal>> = Rpc::new("prepare_send");
 
 abi_struct! {
     /// What to send, written by the host as one 64-byte line after the [`SendRun`]s of the send contexts, and followed

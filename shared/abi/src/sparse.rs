@@ -4,7 +4,14 @@
 //! layout, which covers all that it leads to.
 
 use crate::layout::{abi_codes, abi_struct};
-use crate::{CompletionQueueMemory, ContextMemory, HostLine, ReceiveQueueMemory, SendQueueMemory, SpotMemory};
+use crate::{
+    CompletionQueueMemory, ContextAddress, ContextMemory, ContextRefusal, HostLine, ReceiveQueueMemory, Rpc,
+    SendQueueMemory, SpotMemory,
+};
+
+/// Checks a thread's context, its instances and workers, and posts receives. A refusal has the number of the instance
+/// or worker at fault.
+pub const PREPARE: Rpc<ContextAddress<SparseThread>, Result<(), ContextRefusal>> = Rpc::new("prepare");
 
 /// Most blocks of a message: each has a bit in the immediate.
 pub const SPARSE_BLOCKS: usize = 32;

@@ -2,15 +2,17 @@
 use core::mem::offset_of;
 
 use flexcast_abi::progress::COMMAND_BYTES;
+use flexcast_abi::receive_thread::PREPARE_RECEIVE;
+use flexcast_abi::rpc::{ACTIVATE, BRING_UP};
 use flexcast_abi::{
-    ABI_HASH, ABI_MIN_VERSION, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, ContextFault,
-    ContextMemory, FLAG_MAGIC, GroupContext, HostLine, Layout, MessageMemory, Operation, OperationState,
-    PingPongContext, Placement, ProgressCommand, ProgressDetail, ProgressLine, ProgressPeer, ProgressReads,
-    ProgressReport, ProgressThread, ProgressThreadStatus, ReceiveContext, ReceiveQueueMemory, ReceiveReport,
-    ReceiveState, ReceiveStatus, ReceiveThread, ReceiveView, RunRow, SendContext, SendOperation, SendQueueMemory,
-    SendReport, SendRun, SendStatus, SendThread, Shared, Signals, SparseElement, SparseInstance, SparseInstanceState,
-    SparseOperation, SparsePeer, SparseReport, SparseStatus, SparseThread, SparseThreadState, TableMemory, Transport,
-    bring_up_answer,
+    ABI_HASH, ABI_MIN_VERSION, ABI_VERSION, Activation, BitmapMemory, CompletionFlag, CompletionQueueMemory,
+    ContextAddress, ContextFault, ContextMemory, ContextRefusal, DeviceAddress, FLAG_MAGIC, GroupContext, HostLine,
+    Layout, MessageMemory, Operation, OperationState, PingPongContext, Placement, ProgressCommand, ProgressDetail,
+    ProgressLine, ProgressPeer, ProgressReads, ProgressReport, ProgressThread, ProgressThreadStatus, ReceiveContext,
+    ReceiveQueueMemory, ReceiveReport, ReceiveState, ReceiveStatus, ReceiveThread, ReceiveView, Rpc, RpcAnswer,
+    RpcArgument, RunRow, SendContext, SendOperation, SendQueueMemory, SendReport, SendRun, SendStatus, SendThread,
+    Shared, Signals, SparseElement, SparseInstance, SparseInstanceState, SparseOperation, SparsePeer, SparseReport,
+    SparseStatus, SparseThread, SparseThreadState, TableMemory, Transport, bring_up_answer,
 };
 
 /// Hashes by version. When this fails, raise ABI_VERSION and add a line; never edit a published one.
@@ -324,4 +326,27 @@ fn bring_up_depends_on_argument_and_abi() {
     assert_ne!(bring_up_answer(0), bring_up_answer(1));
     assert_ne!(bring_up_answer(ABI_HASH), bring_up_answer(0));
     assert_eq!(FLAG_MAGIC as u32, 0, "the low half is the sequence number's");
+}
+
+#[test]
+fn words_of_rpcs_stand_for_one_value_each() {
+    type Prepared = Result<(), ContextRefusal>;
+    assert_eq!(bool::from_word(1), Some(true));
+    assert_eq!((bool::from_word(2), u32::from_word(1 << 32), Activation::from_word(2)), (None, None, None));
+    assert_eq!([0, 1].map(Activation::from_word), [Some(Activation::Woken), Some(Activation::Refused)]);
+    assert_eq!((Prepared::from_word(0), Prepared::from_word(3 << 32)), (Some(Ok(())), None));
+    let refusal = ContextRefusal { part: 3, code: ContextFault::Outbox as u32 };
+    assert_eq!(Prepared::from_word(3 << 32 | 16), Some(Err(refusal)));
+    assert_eq!((refusal.fault(), ContextRefusal { part: 0, code: 999 }.fault()), (Some(ContextFault::Outbox), None));
+    let context = ContextAddress::<ReceiveThread>::new(DeviceAddress::new(0x40));
+    assert_eq!((context.to_word(), 7_u32.to_word(), true.to_word()), (0x40, 7, 1));
+}
+
+#[test]
+fn arguments_of_rpcs_have_the_hash_that_images_record() {
+    fn hash<A: RpcArgument, R: RpcAnswer>(_: &Rpc<A, R>) -> u64 {
+        A::LAYOUT_HASH
+    }
+    assert_eq!(hash(&PREPARE_RECEIVE), ReceiveThread::HASH);
+    assert_eq!([hash(&BRING_UP), hash(&ACTIVATE)], [<u64 as Layout>::HASH; 2]);
 }

@@ -4,16 +4,19 @@ use std::net::Ipv4Addr;
 
 use emu_machine::{Config, MemoryModel, World};
 use flexcast_abi::memory::QueueKind;
+use flexcast_abi::receive_thread::PREPARE_RECEIVE;
+use flexcast_abi::rpc::{ACTIVATE, BRING_UP};
+use flexcast_abi::send::PREPARE_SEND;
 use flexcast_abi::{
-    ABI_HASH, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, ContextMemory, DeviceAddress,
-    FLAG_MAGIC, GroupContext, HostLine, OPERATION_CLOSED, Operation, Placement, Queue, ReceiveContext, ReceiveReport,
-    ReceiveThread, SendContext, SendOperation, SendReport, SendRun, SendStatus, SendThread, Shared, Staging,
-    TableMemory, Transport,
+    ABI_HASH, ABI_VERSION, Activation, BitmapMemory, CompletionFlag, CompletionQueueMemory, ContextMemory,
+    DeviceAddress, FLAG_MAGIC, GroupContext, HostLine, OPERATION_CLOSED, Operation, Placement, Queue, ReceiveContext,
+    ReceiveReport, ReceiveThread, SendContext, SendOperation, SendReport, SendRun, SendStatus, SendThread, Shared,
+    Staging, TableMemory, Transport,
 };
 use flexcast_tests::code;
 use flexcast_tests::world::{get_into, settle, step_until, world};
 use flexio::{
-    AbiExpectation, Access, Affinity, Application, CompletionQueue, CqTarget, DevAddr, DeviceBuffer,
+    AbiExpectation, Access, Affinity, Application, CompletionQueue, Connection, CqTarget, DevAddr, DeviceBuffer,
     DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, HostBuffer, InlineRequest, MemoryKey, MemoryRegion,
     MulticastGroup, MulticastMembership, Outbox, Process, ProtectionDomain, QueueDepths, QueuePair, RemoteQp, SendKind,
     UdAddress, UdKey, Window,
@@ -80,7 +83,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
     let device = provider.open("mlx5_0").expect("the card");
     let pd = ProtectionDomain::new(&device).expect("a protection domain");
     let process = Process::new(&application, &pd).expect("a process");
-    assert_eq!(process.call("bring_up", 5).expect("it answers"), flexcast_abi::bring_up_answer(5));
+    assert_eq!(process.call(&BRING_UP, 5).expect("it answers"), flexcast_abi::bring_up_answer(5));
     let outbox = Outbox::new(&process).expect("an outbox");
     let window = Window::new(&process).expect("a window");
 
@@ -116,15 +119,26 @@ pub(crate) fn run(case: &Case) -> Outcome {
     let group = MulticastGroup::ipv4(Ipv4Addr::new(239, 1, 2, 3)).expect("a group");
     let (mut receiver, sender) = match case.transport {
         Transport::Ud => {
-            let mut sender = DpaQueuePair::datagram(&sends, &unused, send_depths(11), false, 0).expect("a queue pair");
+            let mut sender = DpaQueuePair::builder(flexio::Transport::Ud, send_depths(11))
+                .build(&sends, &unused)
+                .expect("a queue pair");
             sender.activate(UdKey { q_key: Q_KEY }).expect("RTS");
-            (DpaQueuePair::receiver(flexio::Transport::Ud, &receives, LOG_RING, 0).expect("a queue pair"), sender)
+            (
+                DpaQueuePair::builder(flexio::Transport::Ud, DpaDepths::receive_only(LOG_RING))
+                    .build(&receives, &receives)
+                    .expect("a queue pair"),
+                sender,
+            )
         }
         Transport::Uc => {
-            let mut sender = DpaQueuePair::unreliable(&sends, &unused, send_depths(10), 0).expect("a queue pair");
-            let mut receiver = DpaQueuePair::receiver(flexio::Transport::Uc, &receives, LOG_RING, 0).expect("one");
-            receiver.connect(&sender.endpoint(0), 0).expect("RTS");
-            sender.connect(&receiver.endpoint(0), 0).expect("RTS");
+            let mut sender = DpaQueuePair::builder(flexio::Transport::Uc, send_depths(10))
+                .build(&sends, &unused)
+                .expect("a queue pair");
+            let mut receiver = DpaQueuePair::builder(flexio::Transport::Uc, DpaDepths::receive_only(LOG_RING))
+                .build(&receives, &receives)
+                .expect("one");
+            receiver.connect(&Connection::to(sender.endpoint(0))).expect("RTS");
+            sender.connect(&Connection::to(receiver.endpoint(0))).expect("RTS");
             (receiver, sender)
         }
     };
@@ -133,10 +147,12 @@ pub(crate) fn run(case: &Case) -> Outcome {
     }
     let _member =
         (case.transport == Transport::Ud).then(|| MulticastMembership::attach(&receiver, group).expect("joined"));
-    let mut copier =
-        DpaQueuePair::reliable(&copies, &copies, send_depths(LOG_RING), Access::REMOTE_WRITE, 0).expect("one");
+    let mut copier = DpaQueuePair::builder(flexio::Transport::Rc, send_depths(LOG_RING))
+        .access(Access::REMOTE_WRITE)
+        .build(&copies, &copies)
+        .expect("one");
     let own = copier.endpoint(0);
-    copier.connect(&own, 0).expect("RTS");
+    copier.connect(&Connection::to(own)).expect("RTS");
     let staging = DeviceBuffer::zeroed(&process, STRIDE << LOG_RING).expect("device memory");
     let staging_key = MemoryKey::new(&staging, Access::LOCAL_WRITE).expect("a key");
 
@@ -146,13 +162,19 @@ pub(crate) fn run(case: &Case) -> Outcome {
     let mut tellers = Vec::new();
     for control in &controls {
         let depths = DpaDepths { log_send: None, log_receive: Some(4) };
-        let mut end = DpaQueuePair::reliable(&unused, control, depths, local, 0).expect("a queue pair");
+        let mut end = DpaQueuePair::builder(flexio::Transport::Rc, depths)
+            .access(local)
+            .build(&unused, control)
+            .expect("a queue pair");
         let depths = QueueDepths { send: 64, receive: 1 };
-        let host = QueuePair::with_inline(&pd, flexio::Transport::Rc, &done, &done, depths, 128).expect("a queue pair");
+        let host = QueuePair::builder(&pd, flexio::Transport::Rc, depths)
+            .inline(128)
+            .build(&done, &done)
+            .expect("a queue pair");
         host.init(Access::empty(), 0).expect("INIT");
         let peer = RemoteQp { qpn: host.qpn(), gid: device.port().gid, mac: device.info().mac, first_psn: 0 };
-        end.connect(&peer, 0).expect("RTS");
-        host.connect(&end.endpoint(0), 0).expect("RTS");
+        end.connect(&Connection::to(peer)).expect("RTS");
+        host.connect(&Connection::to(end.endpoint(0))).expect("RTS");
         ends.push(end);
         tellers.push(Control { host, contexts: contexts.addr(), key: contexts_key.id() });
     }
@@ -260,13 +282,14 @@ pub(crate) fn run(case: &Case) -> Outcome {
     // No time passes between the call that prepares and the thread's first run.
     let start = |handler: &EventHandler, offset: u64| {
         handler.run(contexts.addr().get() + offset).expect("it runs");
-        assert_eq!(process.call("activate", u64::from(handler.id())).expect("it answers"), 0);
+        assert_eq!(process.call(&ACTIVATE, handler.id()).expect("it answers"), Activation::Woken);
     };
-    assert_eq!(process.call("prepare_receive", contexts.addr().get()).expect("it answers"), 0);
+    assert_eq!(process.call(&PREPARE_RECEIVE, contexts.context_at(0).expect("in range")).expect("it answers"), Ok(()));
     if !case.saturated {
         start(&receive_thread, 0);
     }
-    assert_eq!(process.call("prepare_send", contexts.addr().get() + SEND_THREAD).expect("it answers"), 0);
+    let context = contexts.context_at(SEND_THREAD).expect("in range");
+    assert_eq!(process.call(&PREPARE_SEND, context).expect("it answers"), Ok(()));
     start(&send_thread, SEND_THREAD);
     settle();
 
@@ -403,7 +426,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
     }
     let thread_state = || peek::<ReceiveThread>(contexts.addr()).state;
     let before = thread_state();
-    assert_eq!(process.call("activate", u64::from(receive_thread.id())).expect("it answers"), 0);
+    assert_eq!(process.call(&ACTIVATE, receive_thread.id()).expect("it answers"), Activation::Woken);
     settle();
     let after = thread_state();
     assert_eq!(after.activations, before.activations + 1);

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use flexcast_tests::libs::libraries;
 use flexio::{
-    Access, AccessKey, AliasKey, Bound, CompletionQueue, Device, ExportedRegion, Gid, HostBuffer, KeyExport,
-    LocalSlice, Mac, MemoryRegion, ProtectionDomain, Provider, QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest,
-    Transport,
+    Access, AccessKey, AliasKey, Bound, CompletionQueue, Connection, Device, ExportedRegion, Gid, HostBuffer,
+    KeyExport, LocalSlice, Mac, MemoryRegion, ProtectionDomain, Provider, QueueDepths, QueuePair, RemoteQp, SendKind,
+    SendRequest, Transport,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -219,7 +219,7 @@ impl Card {
             "pair" => {
                 let cq = CompletionQueue::new(&self.device, 16)?;
                 let depths = QueueDepths { send: 8, receive: 8 };
-                let pair = QueuePair::new(&self.pd, Transport::Rc, &cq, &cq, depths)?;
+                let pair = QueuePair::builder(&self.pd, Transport::Rc, depths).build(&cq, &cq)?;
                 pair.init(Access::all(), 0)?;
                 let (gid, mac) = (self.device.port().gid, self.device.info().mac);
                 let text = format!("{} {} {} {}", self.pairs.len(), pair.qpn(), hex(&gid.0), hex(&mac.0));
@@ -229,7 +229,7 @@ impl Card {
             "connect" => {
                 let (gid, mac) = (Gid(unhex(words[3])), Mac(unhex(words[4])));
                 let remote = RemoteQp { qpn: number(2) as u32, gid, mac, first_psn: 0 };
-                self.pairs[index(1)].0.connect(&remote, 0)?;
+                self.pairs[index(1)].0.connect(&Connection::to(remote))?;
                 "connected".to_owned()
             }
             // PAIR MEMORY OFFSET LEN [REMOTE-ADDRESS KEY]

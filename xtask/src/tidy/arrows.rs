@@ -41,15 +41,23 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("host/flexio-sys", &["host/verbs-sys"]),
     ("host/verbs-sys", &["shared/error"]),
     ("host/doca-sys", &["host/verbs-sys"]),
-    ("host/flexio", &["host/flexio-sys", "host/verbs-sys", "host/doca-sys", "image", "shared/hw", "shared/error"]),
+    (
+        "host/flexio",
+        &["host/flexio-sys", "host/verbs-sys", "host/doca-sys", "image", "shared/abi", "shared/hw", "shared/error"],
+    ),
     ("host/bootstrap", &["files", "shared/"]),
     ("host/flexcast", &["host/bootstrap", "host/flexio", "host/service", "files", "image", "shared/"]),
     ("host/capi", &["host/flexcast", "host/flexio", "files"]),
-    ("host/service", &["host/flexio", "files", "shared/proto"]),
+    // What daemons share: it knows neither their work nor the library.
+    ("host/daemon", &[]),
+    ("host/service", &["host/daemon", "host/flexio", "files", "shared/proto"]),
     ("host/cuda", &["host/flexcast", "host/flexio", "shared/error"]),
-    ("host/aggregator", &["host/flexcast", "host/flexio", "host/service", "files", "shared/proto"]),
+    ("host/aggregator", &["host/daemon", "host/flexcast", "host/flexio", "files", "shared/proto"]),
     ("lab", &["host/flexio", "host/flexcast", "host/service", "emu/", "files", "image", "shared/"]),
-    ("cli", &["lab", "host/flexio", "host/flexcast", "host/service", "emu/", "files", "image", "shared/"]),
+    (
+        "cli",
+        &["lab", "host/daemon", "host/flexio", "host/flexcast", "host/service", "emu/", "files", "image", "shared/"],
+    ),
     ("device/dpa-macros", &[]),
     ("device/dpa", &["device/dpa-macros", "shared/"]),
     ("device/rt-emu", &["shared/hw"]),
@@ -127,6 +135,8 @@ mod tests {
             ("host/flexio", "emu/machine"),
             ("host/flexio", "xtask"),
             ("device/dpa", "device/rt-emu"),
+            ("host/daemon", "host/flexcast"),
+            ("host/aggregator", "host/service"),
             ("image", "shared/abi"),
         ] {
             assert!(judge(user, used).is_some_and(|text| text.contains("must not use")), "{user} -> {used}");

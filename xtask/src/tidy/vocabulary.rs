@@ -41,8 +41,8 @@ const WORDS: [&str; 27] = [
 /// Most such words of a crate, or of a folder that is none. Fewer are welcome, and lower these.
 const MOST: &[(&str, usize)] = &[
     ("cli", 236),
-    ("device/datapath", 185),
-    ("device/dpa", 27),
+    ("device/datapath", 173),
+    ("device/dpa", 25),
     ("device/images", 64),
     ("emu/bridge", 133),
     ("emu/config", 17),
@@ -58,14 +58,14 @@ const MOST: &[(&str, usize)] = &[
     ("files", 7),
     ("fuzz", 25),
     ("host", 1),
-    ("host/aggregator", 21),
+    ("host/aggregator", 20),
     ("host/bootstrap", 33),
     ("host/capi", 124),
     ("host/cuda", 4),
     ("host/flexcast", 1522),
-    ("host/flexio", 87),
+    ("host/flexio", 84),
     ("host/flexio-sys", 3),
-    ("host/service", 427),
+    ("host/service", 415),
     ("host/verbs-sys", 1),
     ("image", 17),
     ("lab", 703),
@@ -73,7 +73,7 @@ const MOST: &[(&str, usize)] = &[
     ("shared/hw", 1),
     ("shared/isa", 8),
     ("shared/proto", 531),
-    ("tests", 844),
+    ("tests", 842),
     ("xtask", 131),
 ];
 

@@ -4,7 +4,7 @@ use dpa::abi::{SparseElement, SparseInstance, SparsePeer, SparseStatus};
 use dpa::hw::wqe::{FLAG_ON_ERROR, FLAG_SIGNALLED, SendWqe};
 use dpa::hw::{ControlSegment, WqeOpcode};
 use dpa::proto::sparse::SENTINEL;
-use dpa::{HostLine, Outbox, ReceiveQueue, SendQueue, Spots, fence};
+use dpa::{HostLine, Outbox, ReceiveQueue, SendQueue, Slots, fence};
 
 use super::{Fault, INDEX_BYTES, Served, find};
 
@@ -27,7 +27,7 @@ impl Served<'_> {
     #[inline(never)]
     pub(super) fn answer(&mut self, index: usize) {
         let Some(instance) = self.instances.get(index) else { return };
-        let message = next_iteration(&mut self.spots, instance, self.lkey);
+        let message = next_iteration(&mut self.slots, instance, self.lkey);
         let (first, workers) = (instance.first_peer as usize, instance.workers as usize);
         if instance.state.iteration == 1 && !begin_operation(instance) {
             let last = SparseElement::ALL.len() as u32;
@@ -38,7 +38,7 @@ impl Served<'_> {
         for peer in self.peers.iter_mut().skip(first).take(workers) {
             write(peer, message, last);
         }
-        // Entries and sums before the records, the records before the doorbells. What was loaded from receive spots is
+        // Entries and sums before the records, the records before the doorbells. What was loaded from receive slots is
         // in the sums: no load is left when the card may write there again.
         fence::memory_write();
         for peer in self.peers.iter_mut().skip(first).take(workers) {
@@ -121,15 +121,15 @@ fn write(peer: &mut SparsePeer, message: Message, last: bool) {
 /// Writes the next global indices behind the sums, and goes on to the next iteration, or to the next operation if there
 /// are none.
 #[inline(always)]
-fn next_iteration(spots: &mut Spots<'_>, instance: &mut SparseInstance, lkey: u32) -> Message {
+fn next_iteration(slots: &mut Slots<'_>, instance: &mut SparseInstance, lkey: u32) -> Message {
     let (width, spot_bytes) = (instance.blocks_per_message, u64::from(instance.spot_bytes));
     let state = &mut instance.state;
-    let spot = instance.first_spot + u64::from(state.iteration & 1) * spot_bytes;
+    let slot = instance.first_spot + u64::from(state.iteration & 1) * spot_bytes;
     let sums_bytes = u64::from(state.blocks) * u64::from(instance.block_bytes);
-    let mut at = spot + sums_bytes;
+    let mut at = slot + sums_bytes;
     (state.blocks, state.floor) = (0, 0);
     for index in state.lists[state.list as usize & 1].iter().take(width as usize) {
-        spots.set_index(at, *index);
+        slots.set_index(at, *index);
         at += INDEX_BYTES;
         if *index != SENTINEL {
             state.blocks += 1;
@@ -144,7 +144,7 @@ fn next_iteration(spots: &mut Spots<'_>, instance: &mut SparseInstance, lkey: u3
     } else {
         state.iteration += 1;
     }
-    Message { bytes: (at - spot) as u32, lkey, address: spots.address() + spot }
+    Message { bytes: (at - slot) as u32, lkey, address: slots.address() + slot }
 }
 
 /// Takes the operation over: all workers have voted, and the host had written it before its own did. Whether it can be.

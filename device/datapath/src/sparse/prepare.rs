@@ -5,10 +5,10 @@ use dpa::abi::{
 };
 use dpa::hw::DataSegment;
 use dpa::proto::sparse::Parameters;
-use dpa::spots::STRIDE;
+use dpa::slots::STRIDE;
 use dpa::{ContextArray, ReceiveQueue, fence};
 
-use super::TRANSMIT_SPOTS;
+use super::TRANSMIT_SLOTS;
 use crate::prepare::check_queue;
 
 /// Completions of a worker that are to be had room for: of all its sends, and of its receive and one that is flushed.
@@ -50,9 +50,9 @@ pub fn prepare_sparse(thread: &mut SparseThread) -> Result<(), (ContextFault, u3
         let parameters = Parameters::new(workers, block_bytes, blocks_per_message, STRIDE as u32);
         let Ok(parameters) = parameters else { return fault(ContextFault::ChunkBytes) };
         let spot_bytes = u64::from(instance.spot_bytes);
-        let all = spot_bytes * (TRANSMIT_SPOTS + u64::from(instance.workers));
+        let all = spot_bytes * (TRANSMIT_SLOTS + u64::from(instance.workers));
         let fits = spot_bytes >= u64::from(parameters.spot_bytes()) && spot_bytes.is_multiple_of(64);
-        // Spots of different instances do not overlap, and lie inside.
+        // Slots of different instances do not overlap, and lie inside.
         if !fits || instance.first_spot != next_spot || all > spots_bytes - next_spot {
             return fault(ContextFault::Staging);
         }
@@ -93,15 +93,15 @@ fn check(peer: &SparsePeer, number: u32) -> Result<(), ContextFault> {
     if peer.instance == number { Ok(()) } else { Err(ContextFault::Worker) }
 }
 
-/// Writes the receive entries of an instance's workers, each into the worker's spot, and posts one of each.
+/// Writes the receive entries of an instance's workers, each into the worker's slot, and posts one of each.
 fn post(instance: &SparseInstance, peers: &mut ContextArray<'_, SparsePeer>, spots: u64, lkey: u32) {
     let spot_bytes = u64::from(instance.spot_bytes);
     for worker in 0..u64::from(instance.workers) {
         let Some(peer) = peers.get((u64::from(instance.first_peer) + worker) as usize) else { return };
         let queue = ReceiveQueue::attach(&peer.receive_queue);
-        let spot = spots + instance.first_spot + (TRANSMIT_SPOTS + worker) * spot_bytes;
+        let slot = spots + instance.first_spot + (TRANSMIT_SLOTS + worker) * spot_bytes;
         for index in 0..queue.depth() {
-            queue.write(index, DataSegment::new(instance.spot_bytes, lkey, spot));
+            queue.write(index, DataSegment::new(instance.spot_bytes, lkey, slot));
         }
         fence::memory_write();
         queue.set_producer(1);

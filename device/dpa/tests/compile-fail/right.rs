@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use dpa::abi::{BitmapMemory, ContextMemory, HostLine, KeptMemory, Layout, Operation, SendQueueMemory, TableMemory};
-use dpa::{BitmapView, ContextArray, Kept, Next, SendQueue, Table};
+use dpa::{BitmapView, ContextArray, State, Next, SendQueue, Table};
 
 #[derive(Layout)]
 #[repr(C)]
@@ -27,7 +27,7 @@ fn work(context: &mut Context) -> Next {
         SendQueue::attach(&context.queue).slot(0).set_remote(operation.destination);
         let _ = BitmapView::attach(&context.bitmap, operation.chunks).mark(64);
     }
-    if let Some(mut kept) = Kept::<u64>::attach(&mut context.kept) {
+    if let Some(mut kept) = State::<u64>::attach(&mut context.kept) {
         kept.set(Table::attach(&context.rows).get(0).unwrap_or(0));
     }
     Next::Finish

@@ -1,5 +1,5 @@
 //! Views for another thread, which would access the same memory at the same time.
-use dpa::measure::Lines;
+use dpa::microbench::Lines;
 use dpa::{BitmapView, CompletionQueue, Messages, SendQueue};
 
 fn give<T: Send>() {}

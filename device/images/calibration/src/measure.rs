@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use dpa::abi::calibration::{Kernel, KernelContext, next_line};
-use dpa::measure::{Barrier, Lines};
+use dpa::microbench::{Barrier, Lines};
 use dpa::{Next, error, fatal};
 
 use crate::slot::{Begin, Slot, Span};

@@ -7,7 +7,7 @@
 
 use dpa::abi::calibration::{KernelContext, MessageRow};
 use dpa::hw::CqeOpcode;
-use dpa::measure::SharedBits;
+use dpa::microbench::SharedBits;
 use dpa::{CompletionQueue, Next, ReceiveQueue, Table, error, fatal, fence};
 
 use crate::slot::{Begin, Slot};

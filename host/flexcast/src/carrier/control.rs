@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use flexcast_proto::wire;
 use flexio::{
-    Access, Bound, Completion, CompletionQueue, HostBuffer, LocalSlice, MemoryRegion, Path, ProtectionDomain,
-    QueueDepths, QueuePair, Retry, Transport,
+    Access, Bound, Completion, CompletionQueue, Connection, HostBuffer, LocalSlice, MemoryRegion, Path,
+    ProtectionDomain, QueueDepths, QueuePair, Retry, Transport,
 };
 
 use crate::carrier::endpoint::{Endpoint, Ends, Purpose};
@@ -163,9 +163,9 @@ impl Control {
         let mut peers = Vec::with_capacity(ranks.len());
         for rank in ranks {
             let inline_bytes = INLINE_BYTES as u32;
-            let asking = QueuePair::with_inline(pd, Transport::Rc, &cq, &cq, asking, inline_bytes)?;
+            let asking = QueuePair::builder(pd, Transport::Rc, asking).inline(inline_bytes).build(&cq, &cq)?;
             let requester = Requester::new(asking, mtu_bytes, restarts)?;
-            let answerer = QueuePair::new(pd, Transport::Rc, &cq, &cq, answering)?;
+            let answerer = QueuePair::builder(pd, Transport::Rc, answering).build(&cq, &cq)?;
             // Probes, which are Reads of nothing, may come before the greeting has been heard.
             answerer.init(Access::REMOTE_READ, 0)?;
             peers.push(Peer {
@@ -217,7 +217,8 @@ impl Control {
             let peer = &mut self.peers[index];
             let endpoint = &all[peer.rank as usize];
             peer.numbers = Endpoint::message_numbers(self.communicator, &all[own as usize], endpoint)?;
-            peer.answerer.connect_with(&endpoint.connection(Purpose::Answers, own)?, 0, path, retry)?;
+            peer.answerer
+                .connect(&Connection::to(endpoint.connection(Purpose::Answers, own)?).path(path).retry(retry))?;
             peer.requester.connect(&endpoint.connection(Purpose::Requests, own)?, path, retry)?;
         }
         Ok(())

@@ -473,8 +473,9 @@ impl Pair {
         let asking = QueueDepths { receive: 0, ..depths };
         // A queue has one entry at least.
         let answering = QueueDepths { send: 1, ..depths };
-        let asking = QueuePair::with_inline(pd, Transport::Rc, completions, completions, asking, inline_bytes)?;
-        let answerer = QueuePair::new(pd, Transport::Rc, completions, completions, answering)?;
+        let asking =
+            QueuePair::builder(pd, Transport::Rc, asking).inline(inline_bytes).build(completions, completions)?;
+        let answerer = QueuePair::builder(pd, Transport::Rc, answering).build(completions, completions)?;
         answerer.init(access, 0)?;
         Ok(Self { requester: Requester::new(asking, pd.device().port().mtu_bytes(), may_restart)?, answerer })
     }
@@ -487,7 +488,7 @@ impl Pair {
             Traffic::Control => config.control_class,
         };
         let path = Path::of_class(class);
-        self.answerer.connect_with(asks, 0, path, config.retry)?;
+        self.answerer.connect(&flexio::Connection::to(*asks).path(path).retry(config.retry))?;
         Ok(self.requester.connect(answers, path, config.retry)?)
     }
 }

@@ -18,7 +18,7 @@
 
 use std::collections::VecDeque;
 
-use flexio::{Access, InlineRequest, LocalSlice, Path, QueuePair, RemoteQp, Retry, SendKind, SendRequest};
+use flexio::{Access, Connection, InlineRequest, LocalSlice, Path, QueuePair, RemoteQp, Retry, SendKind, SendRequest};
 
 /// Completion status of a request that was flushed (`IBV_WC_WR_FLUSH_ERR`).
 const FLUSHED: u32 = 5;
@@ -264,7 +264,7 @@ impl Requester {
     /// Connects to the peer's answering end, which expects packet 0 first.
     pub(crate) fn connect(&mut self, peer: &RemoteQp, path: Path, retry: Retry) -> flexio::Result<()> {
         self.peer = Some((*peer, path, retry));
-        self.queue_pair.connect_with(peer, self.psn, path, retry)
+        self.queue_pair.connect(&Connection::to(*peer).first_psn(self.psn).path(path).retry(retry))
     }
 
     /// Posts a request whose completion comes with `id`, in order behind all others.
@@ -403,7 +403,7 @@ impl Requester {
         let Some((peer, path, retry)) = &self.peer else { return Ok(()) };
         self.queue_pair.reset()?;
         self.queue_pair.init(Access::LOCAL_WRITE, 0)?;
-        self.queue_pair.connect_with(peer, self.psn, *path, *retry)?;
+        self.queue_pair.connect(&Connection::to(*peer).first_psn(self.psn).path(*path).retry(*retry))?;
         self.state = State::Up;
         let mut short = self.short.iter();
         for pending in &self.pending {

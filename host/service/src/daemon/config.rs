@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use flexcast_daemon::log::LEVELS;
 use flexcast_proto::service::wire::Secret;
 use flexcast_proto::service::{Limits, MAX_PROCESSES_PER_HOST, Multicast, Staging};
 use serde::Deserialize;
@@ -183,8 +184,6 @@ pub const PROCESSES: Number =
 pub const STATUS_SOCKET: &str = "/run/flexcast/service.sock";
 /// Where the lock of a card is.
 pub const LOCK_DIRECTORY: &str = "/run/flexcast";
-/// Levels of the log, from the quietest.
-pub const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 /// Values of `multicast`.
 pub const MULTICAST: [&str; 2] = ["off", "auto"];
 

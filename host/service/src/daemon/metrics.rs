@@ -6,9 +6,6 @@ use super::status::Status;
 use crate::net::counts::Reason;
 use crate::net::processes::ProcessLook;
 
-/// What the format is called in HTTP.
-pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
 /// One metric of each service process.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {

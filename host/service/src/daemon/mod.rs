@@ -1,21 +1,17 @@
 //! `flexcast-service`: the service processes of one card as a daemon, with its configuration, metrics and status.
 
 pub mod config;
-pub mod http;
-mod lock;
-mod log;
 pub mod metrics;
 mod reload;
 mod run;
-pub mod signals;
 pub mod status;
 
 use std::path::{Path, PathBuf};
 
+use flexcast_daemon::lock::LockError;
 use flexcast_proto::service::wire::Secret;
 use thiserror::Error;
 
-pub use log::{serve_with_log, start as start_log};
 pub use run::{serve, serve_on};
 
 /// Reads the secret that a configuration names.
@@ -59,6 +55,9 @@ pub enum DaemonError {
         /// The file that it has locked.
         lock: PathBuf,
     },
+    /// The lock of the card.
+    #[error(transparent)]
+    Lock(LockError),
     /// The system refuses something.
     #[error("{what}: {source}")]
     System {

@@ -2,21 +2,21 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use flexcast_daemon::http::Http;
+use flexcast_daemon::lock::{LockError, LockFile};
+use flexcast_daemon::manager::{NotifyState, notify, notify_reload, watchdog_timeout};
+use flexcast_daemon::signals::Signals;
+use flexcast_daemon::status::StatusSocket;
 use flexio::Provider;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use sd_notify::NotifyState;
 
 use super::config::Config;
-use super::http::Http;
-use super::lock::lock;
 use super::metrics;
 use super::reload::merged;
-use super::signals::{Signals, notify};
-use super::status::{self, State, Status};
+use super::status::{State, Status};
 use super::{DaemonError, read_secret};
 use crate::net::processes::Processes;
 
@@ -65,20 +65,17 @@ pub fn serve_on(
     let device = provider.and_then(|provider| provider.open(&config.device)).map_err(card_error)?;
     let card = device.system_image_guid().map_err(card_error)?;
     // Until the end of this function.
-    let _lock = lock(&config.lock_directory, card, &config.device)?;
+    let _lock = lock(&config, card)?;
     let listeners = (0..config.processes as u16).map(|number| {
         let address = SocketAddr::new(config.listen, config.port + number);
         TcpListener::bind(address).map_err(DaemonError::system(format!("service process {number} on {address}")))
     });
     let listeners: Vec<TcpListener> = listeners.collect::<Result<_, _>>()?;
     let http = match config.metrics {
-        Some(address) => {
-            let http = TcpListener::bind(address).and_then(Http::new);
-            Some(http.map_err(DaemonError::system(format!("`metrics` {address}")))?)
-        }
+        Some(address) => Some(Http::new(address).map_err(DaemonError::system(format!("`metrics` {address}")))?),
         None => None,
     };
-    let socket = status::listen(&config.status_socket)
+    let socket = StatusSocket::new(&config.status_socket)
         .map_err(DaemonError::system(format!("`status_socket` {}", config.status_socket.display())))?;
     let mut epoch = [0; 8];
     getrandom::fill(&mut epoch).map_err(|error| DaemonError::system("random numbers")(std::io::Error::other(error)))?;
@@ -93,13 +90,22 @@ pub fn serve_on(
     );
     notify(&[NotifyState::Ready]);
     let ended = daemon.run(&signals, &socket, http.as_ref());
-    _ = std::fs::remove_file(&daemon.config.status_socket);
+    drop(socket);
     ended?;
     // Where one has failed, the others end with it.
     daemon.processes.end();
     daemon.processes.join().map_err(DaemonError::service("a service process has failed"))?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Locks the card for this daemon.
+fn lock(config: &Config, card: u64) -> Result<LockFile, DaemonError> {
+    let path = config.lock_directory.join(format!("card-{card:016x}.lock"));
+    LockFile::new(&path).map_err(|error| match error {
+        LockError::Taken { pid, lock } => DaemonError::Taken { card, device: config.device.clone(), pid, lock },
+        error => DaemonError::Lock(error),
+    })
 }
 
 impl Daemon<'_> {
@@ -117,13 +123,13 @@ impl Daemon<'_> {
         }
     }
 
-    fn run(&mut self, signals: &Signals, socket: &UnixListener, http: Option<&Http>) -> Result<(), DaemonError> {
-        let watchdog = sd_notify::watchdog_enabled();
+    fn run(&mut self, signals: &Signals, socket: &StatusSocket, http: Option<&Http>) -> Result<(), DaemonError> {
+        let watchdog = watchdog_timeout();
         let mut told = Instant::now();
         let mut turns = Vec::new();
         loop {
             let mut fds = vec![PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
-            fds.extend(http.map(|http| PollFd::new(http.listener().as_fd(), PollFlags::POLLIN)));
+            fds.extend(http.map(|http| PollFd::new(http.as_fd(), PollFlags::POLLIN)));
             match poll(&mut fds, PollTimeout::from(LOOK_MS)) {
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(errno) => return Err(DaemonError::system("poll")(errno.into())),
@@ -136,9 +142,7 @@ impl Daemon<'_> {
             }
             // Before the questions are answered, so that these find the end.
             let is_over = self.processes.are_over() || (self.state == State::Serving && self.processes.is_over());
-            while let Ok((stream, _)) = socket.accept() {
-                status::tell(stream, &self.status());
-            }
+            socket.serve(|| self.status());
             if let Some(http) = http {
                 http.serve(|| metrics::text(&self.status()));
             }
@@ -170,8 +174,7 @@ impl Daemon<'_> {
     }
 
     fn reload(&mut self) {
-        let begun = NotifyState::monotonic_usec_now().ok();
-        notify(&begun.into_iter().chain([NotifyState::Reloading]).collect::<Vec<_>>());
+        notify_reload();
         match Config::read(self.path).and_then(|config| Ok((read_secret(&config.secret)?, config))) {
             Ok((secret, config)) => {
                 let (merged, restart) = merged(&self.config, config);

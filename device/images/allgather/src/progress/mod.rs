@@ -21,7 +21,7 @@ use dpa::abi::{
 };
 use dpa::proto::{Codec, Participant};
 use dpa::{
-    CompletionQueue, ContextArray, Counters, HostLine, Kept, Messages, Next, Outbox, Signals, Window, error, fatal,
+    CompletionQueue, ContextArray, Counters, HostLine, Messages, Next, Outbox, Signals, State, Window, error, fatal,
 };
 
 pub(crate) use prepare::prepare;
@@ -56,7 +56,7 @@ pub(crate) fn progress(context: &mut ProgressThread) -> Next {
     let mut progress = ProgressEngine {
         set_up,
         state,
-        participant: Kept::attach(machine).and_then(Kept::get).unwrap_or_else(|| fatal(error::NOT_PREPARED)),
+        participant: State::attach(machine).and_then(State::get).unwrap_or_else(|| fatal(error::NOT_PREPARED)),
         peers: ContextArray::attach(contexts),
         views,
         messages: Messages::attach(messages),

@@ -5,7 +5,7 @@ use dpa::abi::progress::{MESSAGE_BYTES, NOBODY};
 use dpa::abi::{ABI_HASH, ContextFault, ProgressThread};
 use dpa::hw::DataSegment;
 use dpa::proto::{MAX_RANKS, Participant, RankInfo};
-use dpa::{ContextArray, Kept, ReceiveQueue, fence};
+use dpa::{ContextArray, ReceiveQueue, State, fence};
 
 /// Least depth of a send queue: of eight entries one at least is completed visibly, and beside them there is room for
 /// two messages of three entries.
@@ -81,7 +81,7 @@ pub(crate) fn prepare(thread: &mut ProgressThread) -> Result<(), (ContextFault, 
     if completions > thread.set_up.message_cq.depth() {
         return Err(whole(ContextFault::QueueDepth));
     }
-    let Some(mut machine) = Kept::attach(&mut thread.machine) else {
+    let Some(mut machine) = State::attach(&mut thread.machine) else {
         return Err(whole(ContextFault::DeviceMemory));
     };
     machine.set(Participant::new(place, thread.set_up.first_operation));

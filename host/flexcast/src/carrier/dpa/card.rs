@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use flexcast_abi::bring_up_answer;
+use flexcast_abi::rpc::{ACTIVATE, BRING_UP};
+use flexcast_abi::{Activation, bring_up_answer};
 use flexio::{Application, Device, EventHandler, Outbox, Process, ProtectionDomain, Provider, Window};
 
 use crate::error::{Error, Result};
@@ -43,7 +44,7 @@ impl DpaCard {
         let pd = ProtectionDomain::new(&device)?;
         let process = Process::new(application, &pd)?;
         let argument = 0x0123_4567_89AB_CDEF;
-        let answer = process.call("bring_up", argument)?;
+        let answer = process.call(&BRING_UP, argument)?;
         let expected = bring_up_answer(argument);
         if answer != expected {
             return Err(Error::BringUp { image: application.name().to_owned(), answer, expected });
@@ -107,9 +108,12 @@ impl DpaCard {
 
     /// Wakes a thread once, so that it arms its queues; from then on they wake it.
     pub(crate) fn activate(&self, handler: &EventHandler) -> Result<()> {
-        match self.process().call("activate", u64::from(handler.id()))? {
-            0 => Ok(()),
-            code => Err(Error::Context { what: "thread", number: handler.id(), code, name: "not woken".to_owned() }),
+        match self.process().call(&ACTIVATE, handler.id())? {
+            Activation::Woken => Ok(()),
+            refused @ Activation::Refused => {
+                let (number, code) = (handler.id(), refused as u64);
+                Err(Error::Context { what: "thread", number, code, name: "not woken".to_owned() })
+            }
         }
     }
 

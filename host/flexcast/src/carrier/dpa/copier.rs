@@ -4,7 +4,7 @@
 //! the one before is over, and goes on.
 
 use flexio::{
-    Access, CompletionQueue, HostAddr, LocalSlice, MemoryRegion, Path, QueueDepths, QueuePair, RemoteQp, Retry,
+    Access, CompletionQueue, Connection, HostAddr, LocalSlice, MemoryRegion, QueueDepths, QueuePair, RemoteQp,
     SendKind, SendRequest, Transport,
 };
 
@@ -57,11 +57,11 @@ impl Copier {
     pub(crate) fn new(card: &DpaCard) -> Result<Self> {
         let cq = CompletionQueue::new(card.device(), 1)?;
         let depths = QueueDepths { send: 1, receive: 1 };
-        let qp = QueuePair::new(card.pd(), Transport::Rc, &cq, &cq, depths)?;
+        let qp = QueuePair::builder(card.pd(), Transport::Rc, depths).build(&cq, &cq)?;
         qp.init(Access::LOCAL_WRITE | Access::REMOTE_WRITE, 0)?;
         let port = card.device().port();
         let own = RemoteQp { qpn: qp.qpn(), gid: port.gid, mac: card.device().info().mac, first_psn: FIRST_PSN };
-        qp.connect_with(&own, FIRST_PSN, Path::default(), Retry::default())?;
+        qp.connect(&Connection::to(own).first_psn(FIRST_PSN))?;
         Ok(Self { qp, cq, rest: None })
     }
 

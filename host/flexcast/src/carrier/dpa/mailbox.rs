@@ -2,8 +2,8 @@
 //! thread's context lines and then wakes it.
 
 use flexio::{
-    Access, CompletionQueue, CqTarget, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, InlineRequest,
-    LocalSlice, QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest, Transport,
+    Access, CompletionQueue, Connection, CqTarget, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler,
+    InlineRequest, LocalSlice, QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest, Transport,
 };
 
 use crate::carrier::dpa::card::DpaCard;
@@ -55,14 +55,15 @@ impl Mailbox {
         let depths = DpaDepths { log_send: None, log_receive: Some(LOG_DEPTH) };
         let device_cq = DpaCompletionQueue::new(card.outbox(), LOG_DEPTH, CqTarget::Thread(handler))?;
         let cq = CompletionQueue::new(card.device(), 2)?;
-        let mut device_qp = DpaQueuePair::reliable(&device_cq, &device_cq, depths, Access::REMOTE_WRITE, 0)?;
+        let mut device_qp =
+            DpaQueuePair::builder(Transport::Rc, depths).access(Access::REMOTE_WRITE).build(&device_cq, &device_cq)?;
         let depths = QueueDepths { send: lines as u32 + 1, receive: 1 };
-        let qp = QueuePair::with_inline(card.pd(), Transport::Rc, &cq, &cq, depths, SHORT_BYTES as u32)?;
+        let qp = QueuePair::builder(card.pd(), Transport::Rc, depths).inline(SHORT_BYTES as u32).build(&cq, &cq)?;
         qp.init(Access::LOCAL_WRITE, 0)?;
         let port = card.device().port();
         let own = RemoteQp { qpn: qp.qpn(), gid: port.gid, mac: card.device().info().mac, first_psn: 0 };
-        device_qp.connect(&own, 0)?;
-        qp.connect(&device_qp.endpoint(0), 0)?;
+        device_qp.connect(&Connection::to(own))?;
+        qp.connect(&Connection::to(device_qp.endpoint(0)))?;
         let (long, short) = (Vec::with_capacity(lines), Vec::with_capacity(lines));
         let bytes = Vec::with_capacity(lines * SHORT_BYTES);
         Ok((Self { qp, cq, busy: false, long, short, bytes }, MailboxTarget { cq: device_cq, qp: device_qp }))

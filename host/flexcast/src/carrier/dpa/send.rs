@@ -2,14 +2,15 @@
 
 use std::mem::{offset_of, size_of};
 
+use flexcast_abi::send::PREPARE_SEND;
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, HostLine, OPERATION_CLOSED, OPERATION_DEFERRED, SendContext,
     SendOperation, SendReport, SendRun, SendStatus, SendThread, Shared as SharedLine,
 };
 use flexcast_proto::RankInfo;
 use flexio::{
-    Access, Affinity, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, MemoryKey,
-    MemoryRegion, MulticastGroup, Path, UdAddress, UdKey,
+    Access, Affinity, Connection, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler,
+    MemoryKey, MemoryRegion, MulticastGroup, Path, UdAddress, UdKey,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -137,7 +138,7 @@ impl Send {
             for _ in &streams {
                 let cq = DpaCompletionQueue::new(card.outbox(), log_cq, CqTarget::Thread(&handler))?;
                 if config.transport == Transport::UcUnicast {
-                    single.push(DpaQueuePair::unreliable(&cq, &cq, depths, 0)?);
+                    single.push(DpaQueuePair::builder(flexio::Transport::Uc, depths).build(&cq, &cq)?);
                 }
                 queues.push(cq);
             }
@@ -215,11 +216,13 @@ impl Send {
                 let qp = match (stream.peer.zip(single.next()), self.transport) {
                     (Some((peer, mut qp)), _) => {
                         let receiver = all[peer as usize].stream(own, stream.subgroup)?.receiver;
-                        qp.connect_along(&all[peer as usize].remote(receiver), 0, path)?;
+                        qp.connect(&Connection::to(all[peer as usize].remote(receiver)).path(path))?;
                         qp
                     }
                     (None, Transport::Ud) => {
-                        let mut qp = DpaQueuePair::datagram(cq, cq, datagrams, alone, 0)?;
+                        let mut qp = DpaQueuePair::builder(flexio::Transport::Ud, datagrams)
+                            .block_multicast_loopback(alone)
+                            .build(cq, cq)?;
                         qp.activate(UdKey { q_key })?;
                         let address = UdAddress::group(card.device(), group(stream.subgroup)?, q_key).along(path)?;
                         let address = match config.pacing_mbit_per_s() {
@@ -230,8 +233,10 @@ impl Send {
                         qp
                     }
                     (None, _) => {
-                        let mut qp = DpaQueuePair::group_writer(cq, log_sends, alone)?;
-                        qp.connect_along(&group(stream.subgroup)?.endpoint(0), 0, path)?;
+                        let mut qp = DpaQueuePair::builder(flexio::Transport::Uc, DpaDepths::send_only(log_sends))
+                            .block_multicast_loopback(alone)
+                            .build(cq, cq)?;
+                        qp.connect(&Connection::to(group(stream.subgroup)?.endpoint(0)).path(path))?;
                         qp
                     }
                 };
@@ -239,7 +244,7 @@ impl Send {
                 memory.write(CONTEXTS_AT + at * CONTEXT_BYTES, context.as_bytes())?;
                 self.connected.push(qp);
             }
-            accepted("send thread", card.process().call("prepare_send", memory.addr().get())?)?;
+            accepted("send thread", card.process().call(&PREPARE_SEND, memory.context_at(0)?)?)?;
             thread.handler.run(memory.addr().get())?;
             card.activate(&thread.handler)?;
         }

@@ -5,8 +5,8 @@
 
 use flexcast_proto::RankInfo;
 use flexio::{
-    Access, CompletionQueue, HostBuffer, InlineRequest, MemoryRegion, QueueDepths, QueuePair, Retry, SendKind,
-    Transport,
+    Access, CompletionQueue, Connection, HostBuffer, InlineRequest, MemoryRegion, QueueDepths, QueuePair, Retry,
+    SendKind, Transport,
 };
 
 use crate::carrier::dpa::card::DpaCard;
@@ -67,7 +67,7 @@ impl Targets {
         let depths = QueueDepths { send: SENDS, receive: 1 };
         let mut peers = Vec::with_capacity(place.ranks() as usize - 1);
         for rank in ranks {
-            let qp = QueuePair::with_inline(card.pd(), Transport::Rc, &cq, &cq, depths, USED_BYTES as u32)?;
+            let qp = QueuePair::builder(card.pd(), Transport::Rc, depths).inline(USED_BYTES as u32).build(&cq, &cq)?;
             qp.init(Access::REMOTE_WRITE, 0)?;
             peers.push(Peer { rank, qp, under_way: 0, address: 0, rkey: 0 });
         }
@@ -92,7 +92,7 @@ impl Targets {
             let own = (&all[self.own as usize], peer.qp.qpn());
             let (remote, first_psn) = Endpoint::silent(all[0].communicator, own, endpoint, Purpose::Targets)?;
             (peer.address, peer.rkey) = endpoint.target_table;
-            peer.qp.connect_with(&remote, first_psn, path, retry)?;
+            peer.qp.connect(&Connection::to(remote).first_psn(first_psn).path(path).retry(retry))?;
         }
         Ok(())
     }

@@ -115,10 +115,10 @@ impl Queues {
         let own_cq = CompletionQueue::new(device, sends + ack_receives)?;
         // A queue has one entry at least.
         let depths = QueueDepths { send: 1, receive: slots };
-        let receiver = QueuePair::new(pd, Transport::Ud, &receive_cq, &receive_cq, depths)?;
+        let receiver = QueuePair::builder(pd, Transport::Ud, depths).build(&receive_cq, &receive_cq)?;
         let depths = QueueDepths { send: ACK_SENDS, receive: ack_receives };
         let inline_bytes = size_of::<Acknowledgement>() as u32;
-        let own = QueuePair::with_inline(pd, Transport::Ud, &own_cq, &own_cq, depths, inline_bytes)?;
+        let own = QueuePair::builder(pd, Transport::Ud, depths).inline(inline_bytes).build(&own_cq, &own_cq)?;
         Ok(Self {
             membership: None,
             receiver,
@@ -159,11 +159,7 @@ impl Queues {
         self.q_key = q_key;
         let depths = QueueDepths { send: self.send_depth as u32, receive: 0 };
         let (pd, cq) = (self.staging.pd(), &self.own_cq);
-        let sender = if alone {
-            QueuePair::without_echo(pd, cq, depths)
-        } else {
-            QueuePair::new(pd, Transport::Ud, cq, cq, depths)
-        }?;
+        let sender = QueuePair::builder(pd, Transport::Ud, depths).block_multicast_loopback(alone).build(cq, cq)?;
         for queue_pair in [&self.receiver, &sender, &self.own] {
             queue_pair.init(Access::LOCAL_WRITE, q_key)?;
         }

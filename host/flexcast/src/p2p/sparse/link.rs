@@ -1,8 +1,8 @@
 //! One queue pair between a worker and an aggregator, for one shard.
 
 use flexio::{
-    Access, CompletionQueue, GatherRequest, LocalSlice, Path, ProtectionDomain, QueueDepths, QueuePair, SendKind,
-    Transport,
+    Access, CompletionQueue, Connection, GatherRequest, LocalSlice, Path, ProtectionDomain, QueueDepths, QueuePair,
+    SendKind, Transport,
 };
 
 use super::Config;
@@ -78,7 +78,7 @@ impl Link {
         pieces: u32,
     ) -> flexio::Result<Self> {
         let depths = QueueDepths { send: SEND_DEPTH, receive: RECEIVE_DEPTH };
-        let queue_pair = QueuePair::with_lists(pd, Transport::Rc, completions, completions, depths, pieces)?;
+        let queue_pair = QueuePair::builder(pd, Transport::Rc, depths).lists(pieces).build(completions, completions)?;
         queue_pair.init(Access::LOCAL_WRITE | Access::REMOTE_READ, 0)?;
         Ok(Self { queue_pair, number, under_way: 0, unsignaled: 0, received_bytes: 0, probe_ps: None, probes: 0 })
     }
@@ -89,7 +89,12 @@ impl Link {
 
     /// Connects; receives may have been posted.
     pub(super) fn connect(&mut self, remote: &Remote, config: &Config) -> flexio::Result<()> {
-        self.queue_pair.connect_with(&remote.queue_pair, remote.first_psn, Path::of_class(config.class), config.retry)
+        self.queue_pair.connect(
+            &Connection::to(remote.queue_pair)
+                .first_psn(remote.first_psn)
+                .path(Path::of_class(config.class))
+                .retry(config.retry),
+        )
     }
 
     /// Posts the receive of a message.

@@ -2,7 +2,7 @@
 
 use std::mem::size_of;
 
-use flexcast_abi::progress::{COMMAND_BYTES, MACHINE_BYTES, MESSAGE_BYTES, NOBODY};
+use flexcast_abi::progress::{COMMAND_BYTES, MACHINE_BYTES, MESSAGE_BYTES, NOBODY, PREPARE_PROGRESS};
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, HostLine, KeptMemory, MessageMemory, ProgressCommand,
     ProgressDetail, ProgressPeer, ProgressReport, ProgressSetUp, ProgressThread, Shared as SharedLine, Signals,
@@ -10,7 +10,7 @@ use flexcast_abi::{
 };
 use flexcast_proto::RankInfo;
 use flexio::{
-    Access, Affinity, CompletionQueue, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair,
+    Access, Affinity, CompletionQueue, Connection, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair,
     EventHandler, MemoryKey, MemoryRegion, Path, QueueDepths, QueuePair, Retry, Transport,
 };
 use zerocopy::IntoBytes as _;
@@ -56,17 +56,23 @@ impl CardProtocol {
         let cq = DpaCompletionQueue::new(card.outbox(), completions.ilog2() as u8, target)?;
         let mut connections = Vec::with_capacity(peers.len());
         for (index, rank) in (0..).zip(peers) {
-            connections.push((*rank, DpaQueuePair::reliable_by_command(&cq, &cq, depths, index)?));
+            connections.push((
+                *rank,
+                DpaQueuePair::builder(Transport::Rc, depths).by_command().user_index(index).build(&cq, &cq)?,
+            ));
         }
         let repair = if peers.is_empty() {
             None
         } else {
             let depths = DpaDepths { log_send: Some(LOG_SENDS), log_receive: None };
-            let reader = DpaQueuePair::reliable_by_command(&cq, &cq, depths, peers.len() as u32)?;
+            let reader = DpaQueuePair::builder(Transport::Rc, depths)
+                .by_command()
+                .user_index(peers.len() as u32)
+                .build(&cq, &cq)?;
             // Nothing is posted to the one that answers; a queue has one entry at least.
             let unused = CompletionQueue::new(card.device(), 1)?;
             let depths = QueueDepths { send: 1, receive: 1 };
-            let answerer = QueuePair::new(card.pd(), Transport::Rc, &unused, &unused, depths)?;
+            let answerer = QueuePair::builder(card.pd(), Transport::Rc, depths).build(&unused, &unused)?;
             answerer.init(Access::REMOTE_READ, 0)?;
             Some(Repair { reader, answerer })
         };
@@ -144,18 +150,18 @@ impl CardProtocol {
             // Firmware hears no greetings: cards refuse strangers, by the numbers of their packets.
             let (own, peer) = ((&all[own as usize], qp.number()), &all[*rank as usize]);
             let (remote, first_psn) = Endpoint::silent(communicator, own, peer, Purpose::Control)?;
-            qp.connect_with(&remote, first_psn, path, retry)?;
+            qp.connect(&Connection::to(remote).first_psn(first_psn).path(path).retry(retry))?;
         }
         if let Some(Repair { reader, answerer }) = &mut self.repair {
             contexts.push(ProgressPeer { send_queue: send_memory(reader), rank: NOBODY, ..Default::default() });
             let (left, right) = (&all[self.place.left() as usize], &all[self.place.right() as usize]);
             let own = &all[own as usize];
             let (remote, first_psn) = Endpoint::silent(communicator, (own, answerer.qpn()), right, Purpose::Answers)?;
-            answerer.connect_with(&remote, first_psn, path, retry)?;
+            answerer.connect(&Connection::to(remote).first_psn(first_psn).path(path).retry(retry))?;
             let timeout_exponent = config.retry_exponent.min(READ_TIMEOUT_EXPONENT);
             let retry = Retry { timeout_exponent, ..retry };
             let (remote, first_psn) = Endpoint::silent(communicator, (own, reader.number()), left, Purpose::Requests)?;
-            reader.connect_with(&remote, first_psn, path, retry)?;
+            reader.connect(&Connection::to(remote).first_psn(first_psn).path(path).retry(retry))?;
         }
         let senders: Vec<u64> = senders.iter().copied().map(u64::from).collect();
         let sender_count = senders.len() as u32;
@@ -202,8 +208,8 @@ impl CardProtocol {
             ..Default::default()
         };
         let memory = self.memory.buffer();
-        memory.write(0, context.as_bytes())?;
-        accepted("progress thread", process.call("prepare_progress", memory.addr().get())?)?;
+        let context = memory.write_context(0, &context)?;
+        accepted("progress thread", process.call(&PREPARE_PROGRESS, context)?)?;
         self.handler.run(memory.addr().get())?;
         self.operation = first_operation;
         self.tables = vec![machine, contexts, senders, views];

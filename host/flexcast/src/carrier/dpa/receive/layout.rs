@@ -3,7 +3,7 @@
 use std::mem::size_of;
 
 use flexcast_abi::{
-    CompletionFlag, CompletionQueueMemory, ContextFault, DeviceAddress, Queue, ReceiveQueueMemory, ReceiveReport,
+    CompletionFlag, CompletionQueueMemory, ContextRefusal, DeviceAddress, Queue, ReceiveQueueMemory, ReceiveReport,
     RunRow, SendQueueMemory,
 };
 use flexio::{DevAddr, DpaCompletionQueue, DpaQueuePair};
@@ -74,11 +74,9 @@ pub(crate) fn send_memory(qp: &DpaQueuePair) -> SendQueueMemory {
 }
 
 /// Turns the answer of a `prepare` RPC into a result.
-pub(crate) fn accepted(what: &'static str, answer: u64) -> Result<()> {
-    if answer == 0 {
-        return Ok(());
-    }
-    let (number, code) = ((answer >> 32) as u32, answer as u32);
-    let name = ContextFault::from_raw(code).map_or_else(|_| "unknown".to_owned(), |fault| format!("{fault:?}"));
-    Err(Error::Context { what, number, code: code.into(), name })
+pub(crate) fn accepted(what: &'static str, answer: std::result::Result<(), ContextRefusal>) -> Result<()> {
+    answer.map_err(|refusal| {
+        let name = refusal.fault().map_or_else(|| "unknown".to_owned(), |fault| format!("{fault:?}"));
+        Error::Context { what, number: refusal.part, code: refusal.code.into(), name }
+    })
 }

@@ -6,6 +6,7 @@ mod report;
 
 use std::mem::size_of;
 
+use flexcast_abi::receive_thread::PREPARE_RECEIVE;
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, BitmapMemory, CompletionQueueMemory, ContextMemory, DeviceAddress, GroupContext, HostLine,
     Operation, Placement, ReceiveContext, ReceiveThread, ReceiveView, SendQueueMemory, Shared as SharedLine, Staging,
@@ -13,8 +14,8 @@ use flexcast_abi::{
 };
 use flexcast_proto::{RankInfo, RootRow};
 use flexio::{
-    Access, Affinity, CqTarget, DevAddr, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler,
-    GroupKey, MemoryKey, MemoryRegion, MulticastGroup, MulticastMembership, Path, UdKey,
+    Access, Affinity, Connection, CqTarget, DevAddr, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair,
+    EventHandler, GroupKey, MemoryKey, MemoryRegion, MulticastGroup, MulticastMembership, Path, UdKey,
 };
 use zerocopy::IntoBytes as _;
 
@@ -121,7 +122,7 @@ impl Maker<'_> {
             Transport::UcMulticast | Transport::UcUnicast => flexio::Transport::Uc,
         };
         let cq = self.cq()?;
-        let receiver = DpaQueuePair::receiver(transport, &cq, self.log_slots, 0)?;
+        let receiver = DpaQueuePair::builder(transport, DpaDepths::receive_only(self.log_slots)).build(&cq, &cq)?;
         let (receive_cq, receive_queue) = (cq_memory(&cq), receive_memory(&receiver));
         let context = ReceiveContext { receive_cq, receive_queue, ..Default::default() };
         Ok((receiver, context))
@@ -134,9 +135,10 @@ impl Maker<'_> {
         }
         let cq = self.cq()?;
         let depths = DpaDepths { log_send: Some(self.log_slots), log_receive: None };
-        let mut copies = DpaQueuePair::reliable(&cq, &cq, depths, Access::REMOTE_WRITE, 0)?;
+        let mut copies =
+            DpaQueuePair::builder(flexio::Transport::Rc, depths).access(Access::REMOTE_WRITE).build(&cq, &cq)?;
         let own = copies.endpoint(0);
-        copies.connect(&own, 0)?;
+        copies.connect(&Connection::to(own))?;
         let stride = self.derived.slot_bytes;
         let bytes = u64::from(self.config.slots) * u64::from(stride);
         let staging = DeviceBuffer::zeroed(self.card.process(), bytes)?;
@@ -254,8 +256,8 @@ impl Receive {
                 control_queue: receive_memory(&mailbox_target.qp),
                 ..Default::default()
             };
-            memory.write(0, context.as_bytes())?;
-            accepted("receive thread", process.call("prepare_receive", argument.get())?)?;
+            let context = memory.write_context(0, &context)?;
+            accepted("receive thread", process.call(&PREPARE_RECEIVE, context)?)?;
             threads.push(Thread { mailbox, _target: mailbox_target, handler, memory: key });
         }
         if let (Transport::UcMulticast, Some(member)) = (config.transport, queue_pairs.first()) {
@@ -326,11 +328,11 @@ impl Receive {
             match (peer, config.transport) {
                 (Some(peer), _) => {
                     let sender = all[peer as usize].stream(own, subgroup)?.sender;
-                    qp.connect_along(&all[peer as usize].remote(sender), 0, path)?;
+                    qp.connect(&Connection::to(all[peer as usize].remote(sender)).path(path))?;
                     continue;
                 }
                 (None, Transport::Ud) => qp.activate(UdKey { q_key })?,
-                (None, _) => qp.connect_along(&group(subgroup)?.endpoint(0), 0, path)?,
+                (None, _) => qp.connect(&Connection::to(group(subgroup)?.endpoint(0)).path(path))?,
             }
             self.memberships.push(MulticastMembership::attach(qp, group(subgroup)?)?);
         }

@@ -13,14 +13,15 @@ mod options;
 
 use std::mem::{offset_of, size_of};
 
+use flexcast_abi::sparse::PREPARE;
 use flexcast_abi::{
     ContextMemory, DeviceAddress, HostLine, Layout as _, SPARSE_LOOK_UNANSWERED, SPARSE_SENDS, SparseElement,
     SparseInstance, SparseOperation, SparsePeer, SparseReport, SparseThread, SparseThreadState, SpotMemory,
 };
 use flexcast_proto::sparse::Parameters;
 use flexio::{
-    Access, Affinity, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, HostBuffer,
-    MemoryKey, MemoryRegion, Path, Provider, RemoteQp,
+    Access, Affinity, Connection, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler,
+    HostBuffer, MemoryKey, MemoryRegion, Path, Provider, RemoteQp,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -159,7 +160,12 @@ impl Maker<'_> {
         let cq = DpaCompletionQueue::new(card.outbox(), completions.ilog2() as u8, CqTarget::Thread(&handler))?;
         let depths = DpaDepths { log_send: Some(SPARSE_SENDS.ilog2() as u8), log_receive: Some(LOG_RECEIVES) };
         let queue_pairs: Vec<DpaQueuePair> = (0..peers)
-            .map(|peer| Ok(DpaQueuePair::reliable_by_command(&cq, &cq, depths, peer)?))
+            .map(|peer| {
+                Ok(DpaQueuePair::builder(flexio::Transport::Rc, depths)
+                    .by_command()
+                    .user_index(peer)
+                    .build(&cq, &cq)?)
+            })
             .collect::<Result<_>>()?;
         let at = |offset: u64| DeviceAddress::new(memory.addr().offset(offset).get());
         let instances: Vec<SparseInstance> = (0..coroutines)
@@ -200,10 +206,10 @@ impl Maker<'_> {
             report_host: self.reports.addr().get() + report,
             ..Default::default()
         };
-        memory.write(0, context.as_bytes())?;
         memory.write(instances_at, instances.as_bytes())?;
         memory.write(peers_at, contexts.as_bytes())?;
-        accepted("aggregator thread", process.call("prepare", memory.addr().get())?)?;
+        let context = memory.write_context(0, &context)?;
+        accepted("aggregator thread", process.call(&PREPARE, context)?)?;
         Ok(Thread { queue_pairs, _cq: cq, _spots: key, memory, handler })
     }
 }
@@ -269,7 +275,9 @@ impl PreparedAggregator {
                          for all {shards} shards"
                     ),
                 })?;
-                qp.connect_with(&remote.queue_pair, remote.first_psn, path, options.retry)?;
+                qp.connect(
+                    &Connection::to(remote.queue_pair).first_psn(remote.first_psn).path(path).retry(options.retry),
+                )?;
             }
         }
         for thread in threads {

@@ -1,4 +1,4 @@
-//! Memory of the firmware's own: a value that a thread keeps between activations, and bytes that the card reads and
+//! Memory of the firmware alone: the state of a thread between activations, and messages that the card reads and
 //! writes.
 
 use core::any::TypeId;
@@ -21,15 +21,15 @@ struct Cell<T> {
     value: MaybeUninit<T>,
 }
 
-/// A value of a type that only the firmware knows, in memory that the host set aside and zeroed; used by one thread at
-/// a time. Its layout may change with every build: nobody else looks at it.
+/// The state of a thread between activations: a value of a type that only the firmware knows, in memory that the host
+/// has reserved and zeroed. One thread at a time uses it. Its layout may change with every build: nobody else reads it.
 #[derive(Debug)]
-pub struct Kept<'c, T> {
+pub struct State<'c, T> {
     at: *mut Cell<T>,
     owner: PhantomData<&'c mut T>,
 }
 
-impl<'c, T: Copy + Send + 'static> Kept<'c, T> {
+impl<'c, T: Copy + Send + 'static> State<'c, T> {
     /// The value in `memory`; none if there is no memory, or it is misaligned or too small. As long as the value is in
     /// use, `memory` leads nowhere else.
     #[must_use]
@@ -155,13 +155,13 @@ mod tests {
         let mut memory = Memory([0; 16]);
         let bad = DeviceAddress::new(memory.0.as_mut_ptr() as u64 + 8);
         let mut kept = kept(&mut memory, 16);
-        assert!(Kept::<[u64; 16]>::attach(&mut kept).is_none(), "no room beside the tag");
-        assert!(Kept::<u64>::attach(&mut kept).unwrap().get().is_none());
-        Kept::<u64>::attach(&mut kept).unwrap().set(7);
-        *Kept::<u64>::attach(&mut kept).unwrap().get().unwrap() += 1;
-        assert_eq!(Kept::<u64>::attach(&mut kept).unwrap().get(), Some(&mut 8));
+        assert!(State::<[u64; 16]>::attach(&mut kept).is_none(), "no room beside the tag");
+        assert!(State::<u64>::attach(&mut kept).unwrap().get().is_none());
+        State::<u64>::attach(&mut kept).unwrap().set(7);
+        *State::<u64>::attach(&mut kept).unwrap().get().unwrap() += 1;
+        assert_eq!(State::<u64>::attach(&mut kept).unwrap().get(), Some(&mut 8));
         for bad in [DeviceAddress::default(), bad] {
-            assert!(Kept::<u64>::attach(&mut KeptMemory::new(bad, 16)).is_none());
+            assert!(State::<u64>::attach(&mut KeptMemory::new(bad, 16)).is_none());
         }
     }
 
@@ -169,11 +169,11 @@ mod tests {
     fn a_value_is_not_taken_for_one_of_another_type_of_its_size() {
         let mut memory = Memory([0; 16]);
         let mut kept = kept(&mut memory, 16);
-        Kept::<u64>::attach(&mut kept).unwrap().set(0x1234);
-        assert!(Kept::<&'static u64>::attach(&mut kept).unwrap().get().is_none());
-        assert!(Kept::<i64>::attach(&mut kept).unwrap().get().is_none());
-        assert!(Kept::<u32>::attach(&mut kept).unwrap().get().is_none());
-        assert_eq!(Kept::<u64>::attach(&mut kept).unwrap().get(), Some(&mut 0x1234));
+        State::<u64>::attach(&mut kept).unwrap().set(0x1234);
+        assert!(State::<&'static u64>::attach(&mut kept).unwrap().get().is_none());
+        assert!(State::<i64>::attach(&mut kept).unwrap().get().is_none());
+        assert!(State::<u32>::attach(&mut kept).unwrap().get().is_none());
+        assert_eq!(State::<u64>::attach(&mut kept).unwrap().get(), Some(&mut 0x1234));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Memory that measuring kernels walk through: in DPA memory, or host memory through a window. The loops are what
-//! published micro-benchmarks are made of, instruction by instruction.
+//! Memory of micro-benchmarks: lines of DPA memory, or of host memory through a window. The loops are those of
+//! published micro-benchmarks, instruction by instruction.
 
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,12 +1,11 @@
-//! Signals, and the service manager.
+//! Signals: SIGTERM and SIGINT stop a daemon, SIGHUP makes it read its configuration again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// Signals that have come.
+/// Signals that have arrived.
 #[derive(Debug)]
 pub struct Signals {
     reload: Arc<AtomicBool>,
@@ -14,7 +13,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes note of signals from now on.
+    /// Catches signals from now on.
     ///
     /// # Errors
     /// The system refuses.
@@ -26,22 +25,15 @@ impl Signals {
         Ok(this)
     }
 
-    /// Whether the daemon was told to stop since this was last asked.
+    /// Whether a signal to stop has arrived since the last call.
     #[must_use]
     pub fn take_stop(&self) -> bool {
         self.stop.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether it was told to read its configuration again since this was last asked.
+    /// Whether a signal to read the configuration again has arrived since the last call.
     #[must_use]
     pub fn take_reload(&self) -> bool {
         self.reload.swap(false, Ordering::AcqRel)
-    }
-}
-
-/// Tells the service manager, if there is one.
-pub fn notify(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "the service manager was not told");
     }
 }

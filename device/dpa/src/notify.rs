@@ -1,4 +1,4 @@
-//! Signals among the threads of a communicator: counters in DPA memory, and doorbells that wake a thread.
+//! Notifications among the threads of a communicator: counters in DPA memory, and activations of threads.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};

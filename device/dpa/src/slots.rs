@@ -1,4 +1,4 @@
-//! Spots of a sparse AllReduce: blocks that the card writes and reads, and the loops that add them.
+//! Slots of a sparse AllReduce: blocks that the card writes and reads, and the loops that add them.
 //!
 //! A load takes eight bytes. Loads and stores take a thread most of the time, so that a loop adds blocks of up to
 //! [`SOURCES`] messages before it stores. Each has a symbol of its own, and listings tell them apart.
@@ -10,25 +10,25 @@ use crate::arch::opaque;
 
 /// Bytes of the longest round of a loop: what blocks are a multiple of.
 pub const STRIDE: u64 = 128;
-/// Most places that are summed up at once.
+/// Most blocks that are summed up at once.
 pub const SOURCES: usize = 4;
 
 const WORDS: usize = STRIDE as usize / 8;
 /// The higher of the two numbers in a word.
 const HIGH: u64 = 0xFFFF_FFFF_0000_0000;
 
-/// The spots of a thread, borrowed by way of the field that names them. Places are byte offsets. An access beyond the
-/// end, or a misaligned one, ends the process with [`crate::error::NO_MEMORY`].
+/// The slots of a thread, borrowed by way of the field that names them. An access beyond the end, or a misaligned one,
+/// ends the process with [`crate::error::NO_MEMORY`].
 ///
 /// Accesses are volatile, since the card writes and reads here, too.
 #[derive(Debug)]
-pub struct Spots<'c> {
+pub struct Slots<'c> {
     base: *mut u64,
     bytes: u64,
     owner: PhantomData<&'c mut u64>,
 }
 
-impl<'c> Spots<'c> {
+impl<'c> Slots<'c> {
     /// The words of `memory`; none of them if its address is null or misaligned.
     #[inline]
     #[must_use]
@@ -45,25 +45,25 @@ impl<'c> Spots<'c> {
         self.base as u64
     }
 
-    /// Number of bytes.
+    /// Number of bytes; offsets are below it.
     #[inline(always)]
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Sums up `bytes` bytes, a multiple of [`STRIDE`], of each of the places in `from`, and writes the sums to `to`,
-    /// or adds them to what is there (`onto`). 64-bit numbers if they are `wide`, else 32-bit ones. Beyond [`SOURCES`],
-    /// places are left out.
+    /// Sums up `bytes` bytes, a multiple of [`STRIDE`], of each of the blocks at offsets `from`, and writes the sums to
+    /// `to`, or adds them to what is there (`onto`). 64-bit numbers if they are `wide`, else 32-bit ones. Beyond
+    /// [`SOURCES`], blocks are left out.
     #[inline(never)]
     pub fn sum(&mut self, from: &[u64], to: u64, bytes: u64, onto: bool, wide: bool) {
         if bytes & (STRIDE - 1) != 0 {
             crate::no_memory();
         }
-        let to = self.place(to, bytes, 8);
+        let to = self.locate(to, bytes, 8);
         // SAFETY: inside, or one past the end.
         let end = unsafe { to.byte_add(bytes as usize) };
-        let at = |from: u64| self.place(from, bytes, 8).cast_const();
+        let at = |from: u64| self.locate(from, bytes, 8).cast_const();
         // SAFETY: all ranges are inside, and end after whole rounds.
         unsafe {
             match (from, onto, wide) {
@@ -92,7 +92,7 @@ impl<'c> Spots<'c> {
     #[inline(always)]
     #[must_use]
     pub fn index(&self, at: u64) -> u32 {
-        let at = self.place(at, 4, 4);
+        let at = self.locate(at, 4, 4);
         // SAFETY: inside, aligned.
         unsafe { at.cast::<u32>().read_volatile() }
     }
@@ -100,7 +100,7 @@ impl<'c> Spots<'c> {
     /// Writes the 32-bit number at `at`.
     #[inline(always)]
     pub fn set_index(&mut self, at: u64, index: u32) {
-        let at = self.place(at, 4, 4);
+        let at = self.locate(at, 4, 4);
         // SAFETY: inside, aligned.
         unsafe { at.cast::<u32>().write_volatile(index) };
     }
@@ -110,14 +110,14 @@ impl<'c> Spots<'c> {
     #[must_use]
     pub fn indices(&self, at: u64, count: u32) -> Indices<'_> {
         let bytes = u64::from(count) * 4;
-        let at = self.place(at, bytes, 4).cast::<u32>().cast_const();
+        let at = self.locate(at, bytes, 4).cast::<u32>().cast_const();
         // SAFETY: inside.
-        Indices { at, end: unsafe { at.byte_add(bytes as usize) }, spots: PhantomData }
+        Indices { at, end: unsafe { at.byte_add(bytes as usize) }, slots: PhantomData }
     }
 
-    /// Where the `bytes` bytes at `at` are.
+    /// Address of the `bytes` bytes at offset `at`.
     #[inline(always)]
-    fn place(&self, at: u64, bytes: u64, align: u64) -> *mut u64 {
+    fn locate(&self, at: u64, bytes: u64, align: u64) -> *mut u64 {
         if bytes > self.bytes || at > self.bytes - bytes || at & (align - 1) != 0 {
             crate::no_memory();
         }
@@ -126,12 +126,12 @@ impl<'c> Spots<'c> {
     }
 }
 
-/// Numbers in a spot, one after the other.
+/// Numbers in a slot, one after the other.
 #[derive(Clone, Debug)]
 pub struct Indices<'s> {
     at: *const u32,
     end: *const u32,
-    spots: PhantomData<&'s u64>,
+    slots: PhantomData<&'s u64>,
 }
 
 impl Iterator for Indices<'_> {
@@ -254,7 +254,7 @@ mod tests {
     #[repr(align(64))]
     struct Memory([u64; 96]);
 
-    fn spots(memory: &mut Memory) -> SpotMemory {
+    fn slots(memory: &mut Memory) -> SpotMemory {
         SpotMemory::new(DeviceAddress::new(memory.0.as_mut_ptr() as u64), memory.0.len() as u32)
     }
 
@@ -284,9 +284,9 @@ mod tests {
                 *value = word((at * 31 + count) as u64);
             }
             let before = memory.0;
-            let mut named = spots(&mut memory);
+            let mut named = slots(&mut memory);
             let from = [0, 128, 256, 384];
-            Spots::attach(&mut named).sum(&from[..count], 512, 128, onto, wide);
+            Slots::attach(&mut named).sum(&from[..count], 512, 128, onto, wide);
             for (at, value) in memory.0.iter().enumerate() {
                 let expected = match at {
                     64..80 => {
@@ -303,8 +303,8 @@ mod tests {
     #[test]
     fn indices_are_numbers_of_four_bytes() {
         let mut memory = Memory([3; 96]);
-        let mut named = spots(&mut memory);
-        let mut view = Spots::attach(&mut named);
+        let mut named = slots(&mut memory);
+        let mut view = Slots::attach(&mut named);
         view.set_index(764, 77);
         assert_eq!((view.index(764), view.index(760)), (77, 3));
         assert_eq!(view.indices(756, 3).collect::<Vec<_>>(), [0, 3, 77]);
@@ -313,25 +313,25 @@ mod tests {
 
     #[test]
     fn nothing_beyond_the_end_or_misaligned_is_touched() {
-        let refused = |access: &dyn Fn(&mut Spots<'_>)| {
+        let refused = |access: &dyn Fn(&mut Slots<'_>)| {
             let mut memory = Memory([3; 96]);
-            let mut named = spots(&mut memory);
+            let mut named = slots(&mut memory);
             let ended =
-                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| access(&mut Spots::attach(&mut named))));
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| access(&mut Slots::attach(&mut named))));
             assert_eq!(memory.0, [3; 96]);
             ended.is_err()
         };
         for wide in [false, true] {
-            assert!(refused(&|spots| spots.sum(&[0], 768, 128, false, wide)));
-            assert!(refused(&|spots| spots.sum(&[0, 128, u64::MAX - 63], 0, 128, true, wide)));
-            assert!(refused(&|spots| spots.sum(&[0], 4, 128, true, wide)));
-            assert!(refused(&|spots| spots.sum(&[0, 644], 128, 128, true, wide)));
-            assert!(refused(&|spots| spots.sum(&[], 0, 896, false, wide)));
-            assert!(refused(&|spots| spots.sum(&[0], 128, 64, false, wide)));
+            assert!(refused(&|slots| slots.sum(&[0], 768, 128, false, wide)));
+            assert!(refused(&|slots| slots.sum(&[0, 128, u64::MAX - 63], 0, 128, true, wide)));
+            assert!(refused(&|slots| slots.sum(&[0], 4, 128, true, wide)));
+            assert!(refused(&|slots| slots.sum(&[0, 644], 128, 128, true, wide)));
+            assert!(refused(&|slots| slots.sum(&[], 0, 896, false, wide)));
+            assert!(refused(&|slots| slots.sum(&[0], 128, 64, false, wide)));
         }
-        assert!(refused(&|spots| spots.set_index(766, 1)));
-        assert!(refused(&|spots| _ = spots.indices(760, 3)));
-        assert!(!refused(&|spots| _ = spots.indices(760, 2)));
-        assert!(refused(&|_| _ = Spots::attach(&mut SpotMemory::default()).index(0)));
+        assert!(refused(&|slots| slots.set_index(766, 1)));
+        assert!(refused(&|slots| _ = slots.indices(760, 3)));
+        assert!(!refused(&|slots| _ = slots.indices(760, 2)));
+        assert!(refused(&|_| _ = Slots::attach(&mut SpotMemory::default()).index(0)));
     }
 }

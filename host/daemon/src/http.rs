@@ -1,13 +1,14 @@
 //! Metrics over HTTP: one request on each connection, bounded in time, in length and in number.
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::metrics::CONTENT_TYPE;
-
+/// Content type of the text format that Prometheus reads (version 0.0.4).
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Longest that a request and its answer take.
 const BOUND: Duration = Duration::from_secs(2);
 /// Longest head of a request.
@@ -15,7 +16,7 @@ const MOST_BYTES: usize = 8 << 10;
 /// Requests at a time.
 const MOST: u32 = 4;
 
-/// Whoever asks for metrics.
+/// A server of metrics.
 #[derive(Debug)]
 pub struct Http {
     listener: TcpListener,
@@ -32,22 +33,26 @@ impl Drop for Counted {
 }
 
 impl Http {
-    /// Listens.
+    /// Listens on an address; its port may be 0 for any free one.
     ///
     /// # Errors
     /// The system refuses.
-    pub fn new(listener: TcpListener) -> std::io::Result<Self> {
+    pub fn new(address: SocketAddr) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener, under_way: Arc::default() })
     }
 
-    /// Where it listens.
-    #[must_use]
-    pub const fn listener(&self) -> &TcpListener {
-        &self.listener
+    /// The address, with its port.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
     }
 
-    /// Answers those who ask now, each in a thread of its own; `metrics` gives the text.
+    /// Answers the requests that wait, each in a thread of its own; `metrics` gives the text. It does not wait for new
+    /// ones.
     pub fn serve(&self, metrics: impl Fn() -> String) {
         while let Ok((stream, _)) = self.listener.accept() {
             let counted = Counted(Arc::clone(&self.under_way));
@@ -64,6 +69,12 @@ impl Http {
                 tracing::warn!(%error, "no thread for metrics");
             }
         }
+    }
+}
+
+impl AsFd for Http {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 }
 
@@ -139,9 +150,9 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_silent_is_answered_by_others_turn() {
-        let http = Http::new(TcpListener::bind("127.0.0.1:0").expect("a port")).expect("it listens");
-        let address = http.listener().local_addr().expect("bound");
+    fn silent_connections_do_not_delay_others() {
+        let http = Http::new(SocketAddr::from(([127, 0, 0, 1], 0))).expect("it listens");
+        let address = http.address().expect("bound");
         let silent: Vec<TcpStream> = (0..MOST - 1).map(|_| TcpStream::connect(address).expect("connected")).collect();
         let ask = || {
             let mut stream = TcpStream::connect(address).expect("connected");
