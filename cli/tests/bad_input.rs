@@ -1,13 +1,9 @@
 //! Bad parameters of every command: one line with the value, the limit and the next step, and exit code 1. None of
 //! these needs an image: they are refused before anything is opened.
 
-#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
-#[path = "../../tests/src/harness.rs"]
-mod harness;
-
 use std::process::{Command, Output, Stdio};
 
-use harness::skipped;
+use crate::harness::skipped;
 
 fn flexcast(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_flexcast")).args(args).output().expect("the tool starts")

@@ -6,11 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 
-#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
-#[path = "../../tests/src/harness.rs"]
-mod harness;
-
-use harness::skipped;
+use crate::harness::skipped;
 
 /// Longest that anything here may take; it is far less.
 const BOUND: Duration = Duration::from_secs(60);

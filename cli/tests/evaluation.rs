@@ -1,10 +1,6 @@
 //! `flexcast report` and `flexcast plan`, through the tool. `cargo xtask build` makes the images; without them these
 //! tests fail and say so.
 
-#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
-#[path = "../../tests/src/harness.rs"]
-mod harness;
-
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -16,7 +12,7 @@ use flexcast_lab::evaluate::point::Point;
 use flexcast_lab::evaluate::spec;
 use serde_json::Value;
 
-use harness::skipped;
+use crate::harness::skipped;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")

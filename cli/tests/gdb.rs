@@ -1,9 +1,5 @@
 //! The gdb server, with gdb-multiarch where it is installed and by its protocol everywhere.
 
-#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
-#[path = "../../tests/src/harness.rs"]
-mod harness;
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -12,11 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
-#[path = "../../tests/src/processes.rs"]
-mod processes;
-
-use harness::installed;
+use crate::harness::installed;
 
 /// Longest that any of these sessions may take; they need a second or two.
 const BOUND: Duration = Duration::from_secs(120);
@@ -283,7 +275,7 @@ fn nobody_to_serve_and_nothing_to_debug_are_said() {
 fn an_unmodified_program_on_the_emulator_s_libraries_is_debugged() {
     let image = image("allgather.elf");
     let mut command = Command::new(env!("CARGO_BIN_EXE_flexcast"));
-    command.args(["emu", "exec", "--gdb=127.0.0.1:0", "--libs"]).arg(processes::libraries()).arg("--");
+    command.args(["emu", "exec", "--gdb=127.0.0.1:0", "--libs"]).arg(crate::processes::libraries()).arg("--");
     command.arg(env!("CARGO_BIN_EXE_flexcast")).args(TPUT).args(["--provider", "system", "--image", &image]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the tool starts");
     let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));

@@ -1,14 +1,6 @@
 //! `flexcast service demo`: daemons and ranks as processes of their own on emulated cards that they share; who is told
 //! what of a death, and that nothing is left.
 
-#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
-#[path = "../../tests/src/processes.rs"]
-mod processes;
-
-#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
-#[path = "../../tests/src/harness.rs"]
-mod harness;
-
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -17,9 +9,9 @@ use flexcast_lab::service::processes::{Kind, ProcessReport};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use processes::libraries;
+use crate::processes::libraries;
 
-use harness::is_long;
+use crate::harness::is_long;
 
 /// Longest that anything here may take; it is far less.
 const BOUND: Duration = Duration::from_secs(120);
@@ -145,7 +137,7 @@ fn is_over(pid: u32) -> bool {
 }
 
 fn until(what: &str, mut look: impl FnMut() -> bool) {
-    processes::until(what, BOUND, || look().then_some(()));
+    crate::processes::until(what, BOUND, || look().then_some(()));
 }
 
 /// A demonstration in whose first job ranks are at work.

@@ -1,15 +1,11 @@
 //! `flexcast soak`: what it tells while it runs and at its end, however it ends.
 
-#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
-#[path = "../../tests/src/harness.rs"]
-mod harness;
-
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::skipped;
+use crate::harness::skipped;
 
 fn soak(args: &str) -> Command {
     soak_with("allgather", args)

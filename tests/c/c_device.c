@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device side of tests/tests/c_device.rs: calls that are refused, registers that end the process, and entries byte by byte.
+ * Device side of tests/tests/outside/c_device.rs: calls that are refused, registers that end the process, and entries byte by byte.
  */
 #include <dpaintrin.h>
 #include <flexio_dev.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device side of tests/tests/c_device.rs: data at both ends of what the global pointer reaches, and beyond. With THREAD_LOCAL,
+ * Device side of tests/tests/outside/c_device.rs: data at both ends of what the global pointer reaches, and beyond. With THREAD_LOCAL,
  * CONSTRUCTOR or DESTRUCTOR also what needs start-up code, which a DPA does not have.
  */
 #include <flexio_dev.h>

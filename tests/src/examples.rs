@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::harness::skipped;
 use crate::libs::wait_for;
+use crate::tree::build_tool;
 use crate::workspace_root;
 
 /// What `cargo xtask example --build-only` has built.
@@ -51,9 +52,8 @@ pub fn allgather(c: bool) -> &'static Example {
         if let Some(paths) = std::env::var_os(EXAMPLES[usize::from(c)]) {
             return example(std::env::split_paths(&paths).collect());
         }
-        let mut command = Command::new(env!("CARGO"));
-        command.args(["run", "--quiet", "--package", "xtask", "--", "example", "allgather", "--build-only"]);
-        command.args(["--profile", "dev"]).args(c.then_some("--c")).current_dir(workspace_root());
+        let mut command = build_tool();
+        command.args(["example", "allgather", "--build-only", "--profile", "dev"]).args(c.then_some("--c"));
         let output = command.output().expect("cargo can be started");
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "cargo xtask example failed:\n{text}");

@@ -1,7 +1,7 @@
 //! Recorded output, kept beside the image that printed it: `device/images/<image>/golden/<name>.txt`.
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p flexcast-tests --test golden` records anew; the difference then goes through review
-//! like any other. Where `CI` is set nothing is ever recorded.
+//! `UPDATE_GOLDEN=1 cargo test -p flexcast-tests --test firmware golden::` records anew; the difference then goes
+//! through review like any other. Where `CI` is set nothing is ever recorded.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -28,7 +28,6 @@ pub mod world;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Once;
 
 use flexcast_image::Image;
@@ -61,11 +60,7 @@ pub fn image_path(name: &str) -> PathBuf {
     static BUILT: Once = Once::new();
     let root = workspace_root();
     BUILT.call_once(|| {
-        let output = Command::new(env!("CARGO"))
-            .args(["run", "--quiet", "--package", "xtask", "--", "build"])
-            .current_dir(&root)
-            .output()
-            .expect("cargo can be started");
+        let output = tree::build_tool().arg("build").output().expect("cargo can be started");
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "cargo xtask build failed:\n{text}");
     });

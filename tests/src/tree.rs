@@ -20,12 +20,31 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// Names the built build tool: `cargo xtask test` sets it, for all test programs. Each command would otherwise ask
+/// cargo whether the tool is up to date, and wait while another has cargo's locks.
+pub const BUILD_TOOL: &str = "FLEXCAST_XTASK";
+
+/// The build tool, started in the root of this tree: the one that [`BUILD_TOOL`] names, or else the one that cargo
+/// builds.
+#[must_use]
+pub fn build_tool() -> Command {
+    let mut command = match std::env::var_os(BUILD_TOOL) {
+        Some(program) => Command::new(program),
+        None => {
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo.args(["run", "--quiet", "--package", "xtask", "--"]);
+            cargo
+        }
+    };
+    command.current_dir(workspace_root());
+    command
+}
+
 /// The build tool, working on the tree at `root`.
 #[must_use]
 pub fn xtask_command(root: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["run", "--quiet", "--package", "xtask", "--"]).args(args);
-    command.current_dir(workspace_root()).env("FLEXCAST_ROOT", root);
+    let mut command = build_tool();
+    command.args(args).env("FLEXCAST_ROOT", root);
     command
 }
 

@@ -5,6 +5,8 @@
 //! call only that counts whose innermost caller among this project's crates is one of the host's: what the emulator's
 //! functions allocate, behind the C interfaces of verbs and FlexIO (a posted request, a key, a command), would be
 //! allocated by other libraries on a real machine, or by none.
+//!
+//! A program of its own: the allocator is that of the whole process.
 #![allow(unsafe_code)] // A global allocator is an unsafe trait.
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -4,6 +4,8 @@
 //!
 //! `FLEXCAST_TRIALS` is how many trials of each kind, or which (`first..end`); `FLEXCAST_SOAK_SECONDS` how long the
 //! soak run takes. Without permission to make namespaces all of it is skipped, with a line that says so.
+//!
+//! A program of its own: its ranks are processes of this program, whose start counts in the times that it checks.
 
 #[path = "trials/bad_input.rs"]
 mod bad_input;

@@ -7,7 +7,7 @@ use comfy_table::{Table, presets};
 use serde::Deserialize;
 
 use crate::{status, workspace};
-use tree::{Outcome, Tree, test_programs};
+use tree::{Outcome, Tree, test_program};
 
 /// Take fences out of the firmware, one at a time, and see a test fail for each.
 #[derive(clap::Args)]
@@ -115,7 +115,7 @@ impl Mutants {
             bail!("there is no mutation {wrong}: the last one is {}; `--list` shows them", mutations.len() - 1);
         }
         let tree = Tree::new()?;
-        let tests = test_programs()?;
+        let tests = test_program()?;
         status::say("Testing", "the firmware as it is");
         tree.check(&tests)?;
         tree.build()?;

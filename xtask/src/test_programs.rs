@@ -16,15 +16,14 @@ use crate::{emu_libs, example, process, status, test, workspace};
 
 /// Programs of which one runs at a time: their tests start processes that look for free ports, or that time one
 /// another.
-const ALONE: [&str; 8] =
-    ["emu_exec", "forked", "four_processes", "lost_ranks", "mesh", "notices", "shared_card", "unmodified"];
+const ALONE: [&str; 2] = ["emu_exec", "processes"];
 
 /// Programs that run at the same time: with one more than the integration machine has processors, none is idle while a
 /// program waits for cargo or for a deadline.
 const LANES: usize = 3;
 
 /// Programs that take longest, which start first: none of them is to run at the end with nothing beside it.
-const LONG: [&str; 5] = ["udp", "vendor_build", "readme", "new_image", "evaluation"];
+const LONG: [&str; 7] = ["outside", "commands", "firmware", "collectives", "udp", "proto", "service"];
 
 /// How a test begins the line by which it reports that it is skipped (`tests/src/harness.rs`).
 const SKIPPED: &str = "SKIPPED ";
@@ -216,7 +215,9 @@ fn environment(long: bool) -> Result<Vec<(&'static str, OsString)>> {
     let (rust, c) = (rust?, c?);
     let [_, image, ..] = rust.paths();
     let images = image.parent().unwrap_or(image).as_os_str().to_owned();
-    let built = [("FLEXCAST_IMAGES", images), ("FLEXCAST_EMU_LIBS", folder.into())];
+    let own = std::env::current_exe().context("the path of this program")?;
+    let built =
+        [("FLEXCAST_IMAGES", images), ("FLEXCAST_EMU_LIBS", folder.into()), ("FLEXCAST_XTASK", own.into_os_string())];
     let examples = [("FLEXCAST_EXAMPLE", rust), ("FLEXCAST_EXAMPLE_C", c)];
     let examples = examples.map(|(name, example)| Ok((name, std::env::join_paths(example.paths())?)));
     variables.extend(built);
@@ -253,11 +254,11 @@ mod tests {
 
     #[test]
     fn ignored_tests_that_people_run_are_found() {
-        let command = "cargo test -p flexcast-proto-tests --test model -- --ignored";
+        let command = "cargo test -p flexcast-proto-tests model:: -- --ignored";
         let line = format!("test larger ... ignored, a minute more: {command}");
         assert_eq!(ignored(&line), Some(("larger", &*format!("a minute more: {command}"))));
         for other in [
-            "test a_process ... ignored, a process that another test starts: cargo test -p emu-libibverbs --test shared",
+            "test a_process ... ignored, a process that another test starts: cargo test -p emu-libibverbs shared::",
             "test plain ... ok",
             "test without_reason ... ignored",
         ] {

@@ -1,16 +1,14 @@
 //! Firmware that faults, hangs or gives up, and images and memory that are not what they should be.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
 
-mod support;
-
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 
+use crate::support::*;
 use emu_machine::Config;
 use emu_machine::time::PS_PER_US;
 use flexio_sys::*;
-use support::*;
 
 const OK: flexio_status = FLEXIO_STATUS_SUCCESS;
 const FAILED: flexio_status = FLEXIO_STATUS_FAILED;

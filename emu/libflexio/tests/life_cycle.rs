@@ -1,13 +1,11 @@
 //! Objects from creation to destruction, in order and out of order.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
 
-mod support;
-
 use std::ffi::CStr;
 use std::ptr::{null, null_mut};
 
+use crate::support::*;
 use flexio_sys::*;
-use support::*;
 
 const OK: flexio_status = FLEXIO_STATUS_SUCCESS;
 const FAILED: flexio_status = FLEXIO_STATUS_FAILED;

@@ -1,12 +1,10 @@
 //! Message streams: what the firmware prints arrives in a C file.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
 
-mod support;
-
 use std::ptr::null_mut;
 
+use crate::support::*;
 use flexio_sys::*;
-use support::*;
 
 const OK: flexio_status = FLEXIO_STATUS_SUCCESS;
 const FAILED: flexio_status = FLEXIO_STATUS_FAILED;

@@ -2,13 +2,11 @@
 //! this file for each of them, and `cargo xtask coverage` looks for the call here.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
 
-mod support;
-
 use std::ptr::{null, null_mut};
 
+use crate::support::*;
 use emu_machine::Config;
 use flexio_sys::*;
-use support::*;
 
 const FAILED: flexio_status = FLEXIO_STATUS_FAILED;
 

@@ -1,12 +1,10 @@
 //! Wrong handles, attributes and keys: an error, never a crash.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
 
-mod support;
-
 use std::ffi::CStr;
 use std::ptr::{null, null_mut};
 
-use support::*;
+use crate::support::*;
 use verbs_sys::*;
 
 #[test]

@@ -1,12 +1,10 @@
 //! Waiting for completion events: what the fuzz target `api` asks of it.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
 
-mod support;
-
 use std::ptr::{null_mut, without_provenance_mut};
 
+use crate::support::*;
 use emu_machine::Config;
-use support::*;
 use verbs_sys::*;
 
 /// A connected RC pair of which the sender's completions raise events; the peer has no receives, and is asked for ever.

@@ -2,11 +2,9 @@
 //! is refused with a status and a syndrome.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
 
-mod support;
-
+use crate::support::*;
 use emu_machine::nic::Access;
 use emu_machine::with_world;
-use support::*;
 use verbs_sys::*;
 
 /// A command of 272 bytes with this opcode.

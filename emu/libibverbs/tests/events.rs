@@ -1,9 +1,7 @@
 //! Asynchronous events: which, for what, and how the descriptor's flags decide about waiting.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
 
-mod support;
-
-use support::*;
+use crate::support::*;
 use verbs_sys::*;
 
 fn set_nonblocking(host: &Host) {

@@ -1,9 +1,7 @@
 //! Multicast through verbs, and through device commands.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
 
-mod support;
-
-use support::*;
+use crate::support::*;
 use verbs_sys::*;
 
 const WRITE: u32 = IBV_ACCESS_LOCAL_WRITE;

@@ -2,9 +2,7 @@
 //! holds.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
 
-mod support;
-
-use support::*;
+use crate::support::*;
 use verbs_sys::*;
 
 /// What a transition of an RC queue pair needs, and its mask.

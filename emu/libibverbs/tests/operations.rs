@@ -1,11 +1,9 @@
 //! Atomics, invalidation and what is not emulated, through the verbs calls alone.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
 
-mod support;
-
 use std::ptr::{null, null_mut};
 
-use support::*;
+use crate::support::*;
 use verbs_sys::*;
 
 const ALL: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;

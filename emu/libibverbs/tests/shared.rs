@@ -3,16 +3,14 @@
 #![allow(unsafe_code)]
 #![allow(clippy::undocumented_unsafe_blocks)] // C functions of the library, called as their manual pages ask
 
-mod support;
-
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
+use crate::support::{Host, errno};
 use emu_bridge::share_counters;
 use emu_machine::with_world;
-use support::{Host, errno};
 use verbs_sys::*;
 
 /// Longest wait for another process.
@@ -23,7 +21,7 @@ const SOCKET: &str = "FLEXCAST_TEST_SOCKET";
 /// A process of this program that runs one of its tests, on a machine.
 fn process(test: &str, machine: &str, socket: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads", "1"]);
+    command.args(["--exact", &format!("shared::{test}"), "--ignored", "--nocapture", "--test-threads", "1"]);
     command.env("FLEXCAST_MACHINE", format!("toml:{machine}")).env(SOCKET, socket).stdin(Stdio::piped());
     command
 }
@@ -76,7 +74,7 @@ fn until(what: &str, done: impl Fn() -> bool) {
 
 /// Says what it has made, and waits to be killed.
 #[test]
-#[ignore = "a process that another test starts: cargo test -p emu-libibverbs --test shared"]
+#[ignore = "a process that another test starts: cargo test -p emu-libibverbs shared::"]
 fn makes_one_of_each() {
     let host = Host::open(0);
     let mut bytes = [0_u8; 4096];
@@ -100,7 +98,7 @@ fn makes_one_of_each() {
 }
 
 #[test]
-#[ignore = "a process that another test starts: cargo test -p emu-libibverbs --test shared"]
+#[ignore = "a process that another test starts: cargo test -p emu-libibverbs shared::"]
 fn has_a_card_of_which_others_make_something() {
     let host = Host::open(0);
     let own = host.qp(IBV_QPT_RC, host.cq(8));
@@ -137,7 +135,7 @@ fn what_a_killed_process_has_made_is_taken_back() {
 
 /// What is not to be had of another process's card.
 #[test]
-#[ignore = "a process that another test starts: cargo test -p emu-libibverbs --test shared"]
+#[ignore = "a process that another test starts: cargo test -p emu-libibverbs shared::"]
 fn asks_for_what_is_not_to_be_had() {
     let host = Host::open(0);
     let cq = host.cq(8);
@@ -171,7 +169,7 @@ fn asks_for_what_is_not_to_be_had() {
 }
 
 #[test]
-#[ignore = "a process that another test starts: cargo test -p emu-libibverbs --test shared"]
+#[ignore = "a process that another test starts: cargo test -p emu-libibverbs shared::"]
 fn has_a_card_of_which_others_ask_too_much() {
     let _host = Host::open(0);
     let (mut says, mut first) = attach("asks_for_what_is_not_to_be_had");
@@ -196,7 +194,7 @@ fn what_is_not_to_be_had_is_refused_and_as_many_as_allowed_are_let_in() {
 
 /// Sleeps until it is told of a completion, which never comes.
 #[test]
-#[ignore = "a process that another test starts: cargo test -p emu-libibverbs --test shared"]
+#[ignore = "a process that another test starts: cargo test -p emu-libibverbs shared::"]
 fn waits_for_an_event() {
     let host = Host::open(0);
     unsafe {
@@ -213,7 +211,7 @@ fn waits_for_an_event() {
 }
 
 #[test]
-#[ignore = "a process that another test starts: cargo test -p emu-libibverbs --test shared"]
+#[ignore = "a process that another test starts: cargo test -p emu-libibverbs shared::"]
 fn has_a_card_and_ends_while_another_waits() {
     let _host = Host::open(0);
     let (mut says, _) = attach("waits_for_an_event");

@@ -1,10 +1,8 @@
 //! Bytes between two cards, through the verbs calls alone.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
 
-mod support;
-
+use crate::support::*;
 use emu_machine::{Agent, Config, RaceKind};
-use support::*;
 use verbs_sys::*;
 
 const WRITE: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;

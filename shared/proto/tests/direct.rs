@@ -8,9 +8,6 @@ use flexcast_proto::{
 };
 use proptest::prelude::*;
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod support;
-
 const OPERATIONS: u32 = 5;
 const TIMEOUT_PS: u64 = 1_000;
 
@@ -95,7 +92,7 @@ impl Group {
 
 /// All ranks do the same operations, direct ones and eager ones.
 fn agree(ranks: u32, kinds: &[bool], seed: u64) {
-    let mut dice = support::Dice(seed);
+    let mut dice = crate::support::Dice(seed);
     let mut group = Group::new(ranks);
     let algorithm = |operation: u32| if kinds[operation as usize] { Algorithm::Linear } else { Algorithm::Eager };
     while group.all.iter().any(|rank| rank.released < OPERATIONS) {
@@ -120,7 +117,7 @@ fn agree(ranks: u32, kinds: &[bool], seed: u64) {
 
 /// Some ranks take an operation for a direct one, the others for one with a barrier.
 fn disagree(ranks: u32, direct: &[bool], eager: bool, seed: u64) {
-    let mut dice = support::Dice(seed);
+    let mut dice = crate::support::Dice(seed);
     let mut group = Group::new(ranks);
     let other = if eager { Algorithm::Eager } else { Algorithm::Multicast };
     let mut posts: Vec<usize> = (0..ranks as usize).collect();

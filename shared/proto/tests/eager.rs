@@ -5,9 +5,6 @@ use std::collections::{BTreeSet, VecDeque};
 use flexcast_proto::{Action, Body, Message, Participant, PieceSet, ProtocolError, RankInfo, Summary, eager};
 use proptest::prelude::*;
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod support;
-
 const OPERATIONS: u32 = 3;
 
 /// A rank, and the blocks that it has of each operation.
@@ -21,7 +18,7 @@ struct Rank {
 
 /// Runs all ranks through their operations, in an order that depends on the seed.
 fn run(ranks: u32, seed: u64) {
-    let mut dice = support::Dice(seed);
+    let mut dice = crate::support::Dice(seed);
     let place = |rank| RankInfo::new(rank, ranks).expect("a rank");
     let mut all: Vec<Rank> = (0..ranks)
         .map(|rank| Rank {

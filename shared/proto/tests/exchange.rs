@@ -1,10 +1,7 @@
 //! Alltoall, Gather, Scatter and Barrier schedules, all ranks together, with messages delivered in any order that
 //! connections allow: every block at its place, and the messages and steps that the algorithms promise.
 
-#[path = "support/delivery.rs"]
-mod delivery;
-
-use delivery::{Buffers, deliver, schedules};
+use crate::support::delivery::{Buffers, deliver, schedules};
 use flexcast_proto::p2p::{Alltoall, Arrival, Operation, Part, Schedule, Span, Start, Transfer};
 use flexcast_proto::{RankInfo, RankSet};
 use proptest::prelude::*;

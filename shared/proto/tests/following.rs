@@ -1,16 +1,13 @@
 //! Ranks that fall silent, or are cut off, among ranks that are in operations that follow one another: whoever lives
 //! names the silent one, not one that waits for it in the operation before.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod support;
-
 use std::collections::VecDeque;
 
+use crate::support::{Dice, Driven};
 use flexcast_proto::{
     Action, Algorithm, Body, Cause, Failure, Message, OperationDescriptor, Participant, RankInfo, RankSet, Summary,
     WaitedFor,
 };
-use support::{Dice, Driven};
 
 /// How long a barrier may take, and the rest of an operation. Where the rest may take longer, who waits in the next
 /// barrier is the first to give up.

@@ -1,12 +1,10 @@
 //! Ranks that are killed at any moment, among ranks that leave as soon as they have failed: connections break to both
 //! kinds, and whoever lives names one that was killed.
 
-mod support;
-
 use std::collections::VecDeque;
 
+use crate::support::{Dice, Driven, END_PS, descriptor};
 use flexcast_proto::{Action, Body, Cause, Failure, FailureCode, Message, OperationDescriptor, RankInfo};
-use support::{Dice, Driven, END_PS, descriptor};
 
 /// Status of a completion: retries exceeded.
 const RETRIES: FailureCode = FailureCode::RetriesExceeded;

@@ -4,12 +4,9 @@
 //!
 //! Elements are terms, so that it shows what was combined with what, and in which order.
 
-#[path = "support/delivery.rs"]
-mod delivery;
-
 use std::rc::Rc;
 
-use delivery::{Buffers, deliver, schedules};
+use crate::support::delivery::{Buffers, deliver, schedules};
 use flexcast_proto::RankInfo;
 use flexcast_proto::p2p::{
     Allreduce, Arrival, Blocks, BlocksError, Layout, Memory, Operation, Part, Reduce, ReduceScatter, Schedule,

@@ -1,18 +1,14 @@
 //! Service processes of several hosts together, messages and completions in any order: every byte, and the counts that
 //! the requirements promise.
 
-#[path = "support/service.rs"]
-#[allow(dead_code, reason = "shared with service_model")]
-mod world;
-
 use std::collections::VecDeque;
 
+use crate::support::service::{self as world, BY_CARD, BY_HOST, Dying, Group, Outcome, Plan, Step};
 use flexcast_proto::service::{
     Action, Announcement, Call, Cause, ContextId, Event, FailedParty, Failure, Ignored, Limits, LocalCopies, Message,
     Operation, Read, ReadError, Reader, Refusal, Region, ServiceProcess,
 };
 use proptest::prelude::*;
-use world::{BY_CARD, BY_HOST, Dying, Group, Outcome, Plan, Step};
 
 const FIRST: ContextId = ContextId { group: 0, collective: 0 };
 

@@ -3,12 +3,9 @@
 //! memory that the program has again, and memory that is taken back comes back. The program may lie, and either side
 //! may die.
 
-#[path = "support/check.rs"]
-mod check;
-
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use check::check;
+use crate::support::check::check;
 use flexcast_proto::service::{BoundKey, LettingGo};
 use stateright::{Model, Property};
 

@@ -1,13 +1,6 @@
 //! Staged Ibcast and Iallgather of whole groups: memory of hosts and cards byte by byte, in any order that queue pairs
 //! and connections allow, and every interleaving of small ones.
 
-#[path = "support/check.rs"]
-mod checked;
-#[path = "support/packets.rs"]
-mod packets;
-#[path = "support/staged.rs"]
-mod world;
-
 use flexcast_proto::service::{
     Between, Delivery, Descriptor, FailedParty, Multicast, Part, Region, StagedAction, StagedCause, StagedEvent,
     StagedFailure, StagedMessage, StagedProcess, StagedReader, StagedRefusal, Staging, Topology, Work,
@@ -15,7 +8,7 @@ use flexcast_proto::service::{
 use proptest::prelude::*;
 use stateright::{Checker as _, Model};
 
-use world::*;
+use crate::support::staged::*;
 
 /// 4 hosts of 4 ranks, one process each.
 #[test]

@@ -1,12 +1,10 @@
 //! Ranks that fall silent, at any moment, among ranks that wait for one another: whoever lives names one that is
 //! silent, within the bound, whatever the order of messages and whatever multicast has lost.
 
-mod support;
-
 use std::collections::VecDeque;
 
+use crate::support::{Dice, Driven, END_PS, descriptor};
 use flexcast_proto::{Cause, Failure, Message, RankInfo};
-use support::{Dice, Driven, END_PS, descriptor};
 
 /// What became of each rank.
 #[derive(Clone, Copy, Debug, PartialEq)]

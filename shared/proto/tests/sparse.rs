@@ -2,19 +2,14 @@
 //! bytes over connections in any order and over datagrams that are lost, repeated and delayed, and whoever falls
 //! silent. Sums are compared exactly.
 
-#[path = "support/sparse_network.rs"]
-mod network;
-#[path = "support/sparse.rs"]
-mod sparse;
-
+use crate::support::sparse::{Block, NO_LIMITS, Node, Party, sums, union};
+use crate::support::sparse_network::{self as network, End, Network, Wide, reliable};
 use flexcast_proto::sparse::{
     Additions, Aggregator, AggregatorError, AggregatorLimits, Answered, CacheBudget, Displacement, Incoming,
     LostWorker, Order, Parameters, Received, SENTINEL, Shards, Silent, Step, Summation, SummationError, Votes,
     VotesError, Worker, WorkerError,
 };
-use network::{End, Network, Wide, reliable};
 use proptest::prelude::*;
-use sparse::{Block, NO_LIMITS, Node, Party, sums, union};
 
 fn parameters(workers: usize, width: u32) -> Parameters {
     Parameters::new(workers as u32, 256, width, 4).unwrap()

@@ -1,20 +1,15 @@
 //! Every interleaving of sparse AllReduce among up to three workers, by a model checker: messages and answers that take
 //! any time, over reliable connections, whose memory is read and written as late as possible; and over datagrams that
 //! are lost, come twice and overtake one another. Sums are compared exactly. A worker dies in any state. Larger models
-//! are ignored: `cargo test -p flexcast-proto-tests --test sparse_model -- --ignored`.
-
-#[path = "support/check.rs"]
-mod check;
-#[path = "support/sparse.rs"]
-mod sparse;
+//! are ignored: `cargo test -p flexcast-proto-tests sparse_model:: -- --ignored`.
 
 use std::collections::{BTreeSet, VecDeque};
 
-use check::check;
+use crate::support::check::check;
+use crate::support::sparse::{Message, NO_LIMITS, Node, Party, sums, union};
 use flexcast_proto::sparse::{
     AggregatorError, AggregatorLimits, Answer, Answered, Order, Parameters, Received, WorkerError,
 };
-use sparse::{Message, NO_LIMITS, Node, Party, sums, union};
 use stateright::{Checker as _, Model, Property};
 
 /// What lies in the spots before the operation: in no sum.
@@ -230,7 +225,7 @@ fn with_one_transmit_spot_a_slow_worker_sees_the_next_iteration() {
 }
 
 #[test]
-#[ignore = "larger: cargo test -p flexcast-proto-tests --test sparse_model -- --ignored"]
+#[ignore = "larger: cargo test -p flexcast-proto-tests sparse_model:: -- --ignored"]
 fn all_patterns_of_three_workers_and_three_blocks() {
     for width in 1..=3 {
         check(&format!("three workers, three blocks, {width} at a time"), Reliable::new(all_patterns(3, 3), 3, width));
@@ -628,7 +623,7 @@ fn a_worker_dies_in_any_state() {
 }
 
 #[test]
-#[ignore = "larger: cargo test -p flexcast-proto-tests --test sparse_model -- --ignored"]
+#[ignore = "larger: cargo test -p flexcast-proto-tests sparse_model:: -- --ignored"]
 fn more_datagrams() {
     for (case, width) in [([0b011, 0b011], 1), ([0b001, 0b010], 1), ([0b111, 0b101], 2)] {
         check(&format!("{case:?}, losing"), Datagrams::new(&case, 3, width, LOSING));
@@ -642,7 +637,7 @@ fn more_datagrams() {
 }
 
 #[test]
-#[ignore = "minutes: cargo test -p flexcast-proto-tests --test sparse_model -- --ignored"]
+#[ignore = "minutes: cargo test -p flexcast-proto-tests sparse_model:: -- --ignored"]
 fn datagrams_of_three_workers_are_lost() {
     check("three workers, losing", Datagrams::new(&[0b1, 0b1, 0], 1, 1, LOSING));
 }

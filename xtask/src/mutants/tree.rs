@@ -13,8 +13,9 @@ use crate::{new_file, process, status, workspace};
 
 /// The images whose firmware is mutated and run.
 const IMAGES: [&str; 4] = ["reference", "pingpong", "allgather", "sparse"];
-/// The test programs whose tests named `image_...` run those images on weak memory.
-const TESTS: [&str; 3] = ["weak_memory", "allgather_image", "progress_thread"];
+/// The test program that runs those images, and its modules whose tests named `image_...` do so on weak memory.
+const PROGRAM: &str = "firmware";
+const MODULES: [&str; 3] = ["weak_memory", "allgather_image", "progress_thread::weak"];
 /// What a build of the firmware needs.
 const TREE: [&str; 6] = ["device", "shared", "linker", "toolchains", "Cargo.toml", "rust-toolchain.toml"];
 /// A test that takes longer than this has met a mutant that keeps it from ending: killed as well.
@@ -67,31 +68,32 @@ impl Tree {
         outcome
     }
 
-    /// Sees that each test program takes its images from where it is told to: one that does not can tell nothing.
-    pub(super) fn check(&self, programs: &[PathBuf]) -> Result<()> {
-        for program in programs {
-            if let Outcome::Survived = self.test_with(program, &self.root.join("no images"), Some(1))? {
-                bail!("{} passes without images: its tests must take them from flexcast_tests", program.display());
+    /// Sees that the tests of each module take their images from the given folder: others prove nothing.
+    pub(super) fn check(&self, program: &Path) -> Result<()> {
+        for module in MODULES {
+            if let Outcome::Survived = self.test_with(program, module, &self.root.join("no images"), Some(1))? {
+                bail!("{module} passes without images: its tests must take them from flexcast_tests");
             }
         }
         Ok(())
     }
 
-    /// Runs the test programs until one fails.
-    pub(super) fn test(&self, programs: &[PathBuf], seeds: Option<u64>) -> Result<Outcome> {
-        for program in programs {
-            if let killed @ Outcome::Killed(_) = self.test_with(program, &self.root.join("target/device/emu"), seeds)? {
+    /// Runs the tests module by module, until one fails.
+    pub(super) fn test(&self, program: &Path, seeds: Option<u64>) -> Result<Outcome> {
+        let images = self.root.join("target/device/emu");
+        for module in MODULES {
+            if let killed @ Outcome::Killed(_) = self.test_with(program, module, &images, seeds)? {
                 return Ok(killed);
             }
         }
         Ok(Outcome::Survived)
     }
 
-    fn test_with(&self, program: &Path, images: &Path, seeds: Option<u64>) -> Result<Outcome> {
+    fn test_with(&self, program: &Path, module: &str, images: &Path, seeds: Option<u64>) -> Result<Outcome> {
         let log = self.root.join("test.log");
         let file = std::fs::File::create(&log).with_context(|| format!("writing {}", log.display()))?;
         let mut command = Command::new(program);
-        command.args(["image_", "--test-threads=2"]).current_dir(workspace::root().join("tests"));
+        command.args([&format!("{module}::image_"), "--test-threads=2"]).current_dir(workspace::root().join("tests"));
         command.env("FLEXCAST_IMAGES", images).env("RUST_BACKTRACE", "0");
         if let Some(seeds) = seeds {
             command.env("FLEXCAST_WEAK_SEEDS", seeds.to_string());
@@ -152,22 +154,14 @@ fn killer(log: &str) -> Option<String> {
     Some(format!("{}: {message}", failed.join(", ")))
 }
 
-/// Builds the test programs and gives their paths.
-pub(super) fn test_programs() -> Result<Vec<PathBuf>> {
+/// Builds the test program and gives its path.
+pub(super) fn test_program() -> Result<PathBuf> {
     status::say("Building", "the tests");
     let mut command = workspace::cargo();
-    command.args(["test", "--package", "flexcast-tests", "--no-run"]);
-    command.args(TESTS.iter().flat_map(|test| ["--test", test]));
-    let program = |artifact: Artifact| artifact.executable.filter(|_| TESTS.contains(&artifact.target.name.as_str()));
-    let programs: Vec<PathBuf> = artifacts(&mut command)?.into_iter().filter_map(program).map(Into::into).collect();
-    if programs.len() != TESTS.len() {
-        bail!(
-            "cargo built {} of the test programs {TESTS:?}; its command was `{}`",
-            programs.len(),
-            process::line(&command)
-        );
-    }
-    Ok(programs)
+    command.args(["test", "--package", "flexcast-tests", "--no-run", "--test", PROGRAM]);
+    let program = |artifact: Artifact| artifact.executable.filter(|_| artifact.target.name == PROGRAM);
+    let program = artifacts(&mut command)?.into_iter().find_map(program);
+    program.map(Into::into).with_context(|| format!("cargo built no {PROGRAM}: `{}`", process::line(&command)))
 }
 
 /// Copies a file, or a folder without what builds have left in it.

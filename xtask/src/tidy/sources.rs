@@ -50,10 +50,10 @@ fn code_lines(text: &str) -> usize {
     tests.unwrap_or_else(|| text.lines().count())
 }
 
-/// Files of a folder `tests` that is a package, which its only program leaves out: their tests would never run.
+/// Files beside the `main.rs` of a test program that it leaves out: their tests would never run.
 pub(super) fn test_modules(root: &Path, files: &[PathBuf]) -> Result<Findings> {
     let mut findings = Findings::new();
-    for program in files.iter().filter(|path| path.ends_with("tests/main.rs")) {
+    for program in files.iter().filter(|path| path.ends_with("main.rs") && is_test(path)) {
         let text = read(&root.join(program))?;
         let named: BTreeSet<&str> =
             text.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';')).collect();
@@ -216,11 +216,11 @@ mod tests {
     #[test]
     fn a_file_that_a_test_program_leaves_out_is_found() {
         let folder = tempfile::tempdir().expect("a folder");
-        let files = ["main.rs", "named.rs", "lost.rs", "notes.md"].map(|name| Path::new("tests").join(name));
-        std::fs::create_dir(folder.path().join("tests")).expect("a folder");
+        let files = ["main.rs", "named.rs", "lost.rs", "notes.md"].map(|name| Path::new("tests/program").join(name));
+        std::fs::create_dir_all(folder.path().join("tests/program")).expect("a folder");
         std::fs::write(folder.path().join(&files[0]), "//! Tests.\n\nmod named;\n").expect("written");
         let findings = test_modules(folder.path(), &files).expect("read");
-        assert_eq!(findings, ["tests/lost.rs is no module of tests/main.rs"]);
+        assert_eq!(findings, ["tests/program/lost.rs is no module of tests/program/main.rs"]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! A device with a process of a tiny image, driven through the function tables alone.
-#![allow(dead_code, unreachable_pub)] // each test file uses a part
+#![allow(dead_code, unreachable_pub, unsafe_code)] // each program uses a part
 #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)] // every call is on objects made here
 
 use core::ffi::{CStr, c_char, c_void};

@@ -1,5 +1,5 @@
 //! Two cards and the objects most tests need, driven through the function table alone.
-#![allow(dead_code, unreachable_pub)] // each test file uses a part
+#![allow(dead_code, unreachable_pub, unsafe_code)] // each test file uses a part
 #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)] // every call is on objects made here
 
 use std::ptr::{from_mut, null_mut};

@@ -6,7 +6,7 @@ use flexcast_proto::service::wire::{
 use flexcast_proto::service::{ContextId, Message, Part, Refusal, Region};
 use proptest::prelude::*;
 
-use crate::samples::{
+use super::samples::{
     CONTEXT, REGION, all, allgatherv, alltoallv, any_context, any_group, any_packet, any_start, any_task, bytes_of,
     is_encoding, task,
 };

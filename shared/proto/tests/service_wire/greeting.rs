@@ -6,8 +6,8 @@ use flexcast_proto::service::wire::{
 };
 use proptest::prelude::*;
 
-use crate::keyed::hash;
-use crate::samples::{bytes_of, endpoint, nonce};
+use super::samples::{bytes_of, endpoint, nonce};
+use crate::support::keyed::hash;
 
 fn client(secret: [u8; 32]) -> Connecting {
     Connecting::new(Secret::new(secret), Role::Process { listens: endpoint(1, 4791) }, 7, nonce(1))

@@ -7,7 +7,7 @@ use flexcast_proto::service::{
     Locality, Multicast, Refusal, Region, StagedReader, StagedRefusal, Staging, TopologyError, flag,
 };
 
-use crate::samples::{REGION, endpoint, place, refusals};
+use super::samples::{REGION, endpoint, place, refusals};
 
 fn group(rank: u32, per_host: u32, places: &[Place]) -> Group {
     Group::new(5, 0x77, rank, per_host, places).unwrap()

@@ -8,7 +8,7 @@ use flexcast_proto::service::wire::{
 use flexcast_proto::service::{Blocks, Call, ContextId, Datatype};
 use proptest::prelude::*;
 
-use crate::samples::{CONTEXT, allgatherv, alltoallv, any_group, any_start, bytes_of};
+use super::samples::{CONTEXT, allgatherv, alltoallv, any_group, any_start, bytes_of};
 
 /// What a connection would bring.
 fn messages(start: &OpStart) -> Vec<Vec<u8>> {

@@ -6,7 +6,7 @@ use flexcast_proto::session::{
 };
 use proptest::prelude::*;
 
-use crate::keyed::hash;
+use crate::support::keyed::hash;
 
 const SCOPE: u64 = 0x77_1234;
 

@@ -13,7 +13,7 @@ use flexcast_proto::session::{
 };
 use stateright::{Checker as _, Model, Property};
 
-use crate::keyed::hash;
+use crate::support::keyed::hash;
 
 const SCOPE: u64 = 5;
 const ALICE: Party = Party::rank(0);

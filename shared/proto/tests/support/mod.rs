@@ -1,5 +1,14 @@
 //! Ranks of one operation as their hosts drive them, without any wire.
 
+pub(crate) mod check;
+pub(crate) mod delivery;
+pub(crate) mod keyed;
+pub(crate) mod packets;
+pub(crate) mod service;
+pub(crate) mod sparse;
+pub(crate) mod sparse_network;
+pub(crate) mod staged;
+
 use std::collections::VecDeque;
 
 use flexcast_proto::{Action, Failure, Message, OperationDescriptor, Participant, RankInfo, RankSet, Summary};

@@ -1,9 +1,6 @@
 //! Cards, hosts and connections around service processes: carries out their actions on memory that is compared byte by
 //! byte.
 
-#[path = "packets.rs"]
-mod packets;
-
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -12,6 +9,8 @@ use flexcast_proto::service::{
     Action, Call, Cause, ContextId, Event, FailedParty, Failure, Ignored, Limits, LocalCopies, Locality, Message,
     Operation, Read, ReadError, Refusal, Region, ServiceProcess, SharedList, Topology,
 };
+
+use super::packets;
 
 /// An Allgatherv whose blocks ranks copy themselves.
 pub(crate) const BY_HOST: Operation = Operation::Allgatherv(LocalCopies::Host);

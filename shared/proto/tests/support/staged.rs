@@ -12,7 +12,7 @@ use flexcast_proto::service::{
 };
 use stateright::{Model, Property};
 
-use super::{checked, packets};
+use super::{check, packets};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -564,5 +564,5 @@ impl Model for Plan {
 pub(crate) fn check(name: &str, mut plan: Plan) {
     // Less memory makes smaller states.
     plan.staging.staging_bytes = plan.staging.staging_bytes.min(8);
-    checked::check(name, plan);
+    check::check(name, plan);
 }

@@ -1,6 +1,0 @@
-//! Sessions of connections: the handshake, and every way in which an attacker can disturb it.
-
-mod handshake;
-#[path = "../support/keyed.rs"]
-mod keyed;
-mod model;

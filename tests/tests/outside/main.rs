@@ -1,0 +1,11 @@
+//! Compilers, cargo, Python and installed files: programs that others build and run.
+
+mod c_client;
+mod c_device;
+mod coverage;
+mod installed;
+mod new_image;
+mod outside_program;
+mod python;
+mod readme;
+mod vendor_build;
