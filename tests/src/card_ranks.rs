@@ -117,7 +117,7 @@ impl CardRanks {
             self.all.retain(|one| {
                 let rank = one.rank() as usize;
                 let Some(request) = requests[rank].take() else { return false };
-                ends[rank] = match one.test(request) {
+                ends[rank] = match request.test() {
                     Ok(Test::Pending(request)) => {
                         requests[rank] = Some(request);
                         None
@@ -155,7 +155,7 @@ impl CardRanks {
             let active = if is_gone { others } else { all };
             for (one, request) in self.all.iter().zip(&mut requests).take(active) {
                 let Some(posted) = request.take() else { continue };
-                match one.test(posted) {
+                match posted.test() {
                     Ok(Test::Pending(posted)) => *request = Some(posted),
                     Ok(Test::Done(_)) => panic!("rank {} has a result after {since_ps} ps", one.rank()),
                     Err(failed) => ends[one.rank() as usize] = Some(failed),

@@ -132,7 +132,7 @@ pub fn drive(provider: &Provider, all: &mut [Under<'_>], mut meanwhile: impl FnM
                 one.communicator.progress().expect("progress");
                 continue;
             };
-            match one.communicator.test(request) {
+            match request.test() {
                 Ok(Test::Pending(request)) => one.request = Some(request),
                 Ok(Test::Done(done)) => one.done = Some(Ok(done)),
                 Err(failed) => one.done = Some(Err(failed)),

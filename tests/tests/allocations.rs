@@ -23,8 +23,8 @@ use emu_provider::emulated;
 use flexcast::bootstrap::{StoreConfig, TcpStore};
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{
-    Blocks, Buffer, Card, ChainMapping, Communicator, Config, Firmware, Pending, Report, Request, Selection, Test,
-    Transport, UdpOptions,
+    Allgather, Allreduce, Alltoall, Blocks, Buffer, Card, ChainMapping, Communicator, Config, Firmware, Gather,
+    Pending, Reduce, ReduceScatter, Report, Request, Scatter, Selection, Test, Transport, UdpOptions,
 };
 use flexcast_tests::image_bytes;
 use object::{Object as _, SymbolMap, SymbolMapName};
@@ -199,7 +199,10 @@ fn operate(relax: &dyn Fn(), communicators: &[Communicator], buffers: &mut [Opti
             Kind::Allgather => (watched(|| communicator.allgather(send, gathered)), (None, None, Some(broadcast))),
             Kind::Allgatherv => {
                 let counts = [send.len() as u64; 3];
-                (watched(|| communicator.allgatherv(send, gathered, &counts)), (None, None, Some(broadcast)))
+                (
+                    watched(|| communicator.post(Allgather::counts(&counts).buffers(send, gathered))),
+                    (None, None, Some(broadcast)),
+                )
             }
             Kind::Broadcast => (watched(|| communicator.broadcast(broadcast, 1)), (Some(send), Some(gathered), None)),
         };
@@ -212,7 +215,7 @@ fn operate(relax: &dyn Fn(), communicators: &[Communicator], buffers: &mut [Opti
                 watched(|| communicator.progress()).expect("progress");
                 continue;
             };
-            match watched(|| communicator.test(request)).expect("success") {
+            match watched(|| request.test()).expect("success") {
                 Test::Pending(request) => requests[rank] = Some(request),
                 Test::Done(done) => {
                     recovered += disturbance(&done.report);
@@ -411,24 +414,24 @@ fn post(communicator: &Communicator, which: Between, [one, all]: [Buffer; 2], re
         }
         Between::Allreduce => {
             rest.push(all);
-            watched(|| communicator.all_reduce_in_place(one, sum))
+            watched(|| communicator.post(Allreduce::new(sum).in_place(one)))
         }
         Between::Reduce => {
             let receive = communicator.card().buffer(if root { one.len() } else { 0 }).expect("a buffer");
             rest.push(all);
-            watched(|| communicator.reduce(one, receive, 1, sum))
+            watched(|| communicator.post(Reduce::to(1, sum).buffers(one, receive)))
         }
         Between::Alltoall => {
             rest.push(one);
-            watched(|| communicator.all_to_all_in_place(all))
+            watched(|| communicator.post(Alltoall::new().in_place(all)))
         }
         Between::Gather => {
             let receive = if root { all } else { communicator.card().buffer(0).expect("a buffer") };
-            watched(|| communicator.gather(one, receive, 1))
+            watched(|| communicator.post(Gather::to(1).buffers(one, receive)))
         }
         Between::Scatter => {
             let send = if root { all } else { communicator.card().buffer(0).expect("a buffer") };
-            watched(|| communicator.scatter(send, one, 1))
+            watched(|| communicator.post(Scatter::from(1).buffers(send, one)))
         }
     };
     request.expect("accepted")
@@ -468,7 +471,7 @@ fn complete(communicators: &[Communicator], requests: Vec<Request>) -> u64 {
                 watched(|| communicator.progress()).expect("progress");
                 continue;
             };
-            match watched(|| communicator.test(request)).expect("success") {
+            match watched(|| request.test()).expect("success") {
                 Test::Pending(request) => *slot = Some(request),
                 Test::Done(done) => recovered += disturbance(&done.report),
             }
@@ -527,54 +530,60 @@ fn post_listed(communicator: &Communicator, which: Listed, bytes: usize) -> Requ
     let (one, all, total) = (counts[own], 3 * bytes, counts.iter().sum());
     // The blocks lie in the opposite order of ranks.
     let displacements = [2 * bytes, bytes, 0];
-    let blocks = Blocks { counts: &counts, displacements: &displacements };
+    let blocks = Blocks { counts: &counts, displs: &displacements };
     // Two ranks exchange as many bytes each way, so that it can be done in place.
     let exchanged = [0, 1, 2].map(|rank| bytes / (1 + (rank + own as u64) % 3));
-    let exchanged = Blocks { counts: &exchanged, displacements: &displacements };
+    let exchanged = Blocks { counts: &exchanged, displs: &displacements };
     let at_root = if is_root { all } else { 0 };
     let (root_alone, others) = (buffer(at_root), buffer(one));
     let request = match which {
         Listed::Allgatherv => {
             let receive = buffer(total);
-            watched(|| communicator.allgatherv(others, receive, &counts))
+            watched(|| communicator.post(Allgather::counts(&counts).buffers(others, receive)))
         }
         Listed::AllgathervInPlace => {
             let receive = buffer(total);
-            watched(|| communicator.allgatherv_in_place(receive, &counts))
+            watched(|| communicator.post(Allgather::counts(&counts).in_place(receive)))
         }
         Listed::AllgathervDispls => {
             let receive = buffer(all);
-            watched(|| communicator.allgatherv_displs(others, receive, &counts, &displacements))
+            watched(|| communicator.post(Allgather::counts(&counts).displs(&displacements).buffers(others, receive)))
         }
         Listed::AllgathervDisplsInPlace => {
             let receive = buffer(all);
-            watched(|| communicator.allgatherv_displs_in_place(receive, &counts, &displacements))
+            watched(|| communicator.post(Allgather::counts(&counts).displs(&displacements).in_place(receive)))
         }
         Listed::Alltoallv => {
             let (send, receive) = (buffer(all), buffer(all));
-            watched(|| communicator.all_to_allv(send, receive, exchanged, exchanged))
+            watched(|| communicator.post(Alltoall::blocks(exchanged, exchanged).buffers(send, receive)))
         }
         Listed::AlltoallvInPlace => {
             let receive = buffer(all);
-            watched(|| communicator.all_to_allv_in_place(receive, exchanged))
+            watched(|| communicator.post(Alltoall::blocks(exchanged, exchanged).in_place(receive)))
         }
-        Listed::GathervInPlace if is_root => watched(|| communicator.gatherv_in_place(root_alone, blocks, ROOT)),
-        Listed::Gatherv | Listed::GathervInPlace => watched(|| communicator.gatherv(others, root_alone, blocks, ROOT)),
-        Listed::ScattervInPlace if is_root => watched(|| communicator.scatterv_in_place(root_alone, blocks, ROOT)),
+        Listed::GathervInPlace if is_root => {
+            watched(|| communicator.post(Gather::to(ROOT).blocks(blocks).in_place(root_alone)))
+        }
+        Listed::Gatherv | Listed::GathervInPlace => {
+            watched(|| communicator.post(Gather::to(ROOT).blocks(blocks).buffers(others, root_alone)))
+        }
+        Listed::ScattervInPlace if is_root => {
+            watched(|| communicator.post(Scatter::from(ROOT).blocks(blocks).in_place(root_alone)))
+        }
         Listed::Scatterv | Listed::ScattervInPlace => {
-            watched(|| communicator.scatterv(root_alone, others, blocks, ROOT))
+            watched(|| communicator.post(Scatter::from(ROOT).blocks(blocks).buffers(root_alone, others)))
         }
         Listed::ReduceScatter => {
             let (send, receive) = (buffer(all), buffer(bytes));
-            watched(|| communicator.reduce_scatter(send, receive, sum))
+            watched(|| communicator.post(ReduceScatter::new(sum).buffers(send, receive)))
         }
         Listed::ReduceScatterv => {
             let send = buffer(total);
-            watched(|| communicator.reduce_scatterv(send, others, &counts, sum))
+            watched(|| communicator.post(ReduceScatter::new(sum).counts(&counts).buffers(send, others)))
         }
         Listed::ReduceScattervInPlace => {
             let contribution = buffer(total);
-            watched(|| communicator.reduce_scatterv_in_place(contribution, &counts, sum))
+            watched(|| communicator.post(ReduceScatter::new(sum).counts(&counts).in_place(contribution)))
         }
     };
     request.expect("accepted")

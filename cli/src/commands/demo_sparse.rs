@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use flexcast::bootstrap::{StoreConfig, TcpStore};
 use flexcast::reduce::{DataType, Operator, Reduction};
-use flexcast::{Card, Communicator, Config, Done, SparseOptions, UdpOptions};
+use flexcast::{Allreduce, Card, Communicator, Config, Done, SparseOptions, UdpOptions};
 use flexcast_lab::perf::PerfError;
 use flexcast_lab::sim::text::table;
 use serde::Serialize;
@@ -71,13 +71,13 @@ fn measure(communicator: &Communicator, card: &Card, sparse: bool) -> Result<See
     fill(communicator.rank(), send.as_mut_slice()?);
     let mut seen = Seen { algorithm: String::new(), received_bytes: 0, times_us: Vec::new(), sums: Vec::new() };
     for _ in 0..TURNS {
-        communicator.wait(communicator.barrier()?)?;
+        communicator.barrier()?.wait()?;
         let begun = Instant::now();
         let request = match sparse {
-            true => communicator.sparse_all_reduce(send, receive, SUM, SparseOptions::default())?,
-            false => communicator.all_reduce(send, receive, SUM)?,
+            true => communicator.post(Allreduce::new(SUM).sparse(SparseOptions::default()).buffers(send, receive))?,
+            false => communicator.allreduce(send, receive, SUM)?,
         };
-        let Done { send: sent, receive: received, report } = communicator.wait(request)?;
+        let Done { send: sent, receive: received, report } = request.wait()?;
         seen.times_us.push(begun.elapsed().as_secs_f64() * 1e6);
         (seen.algorithm, seen.received_bytes) = (report.decision.algorithm().to_string(), report.foreign_bytes);
         receive = received;

@@ -3,6 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 
+use flexcast_rust as rust;
 use flexcast_rust::reduce::Reduction;
 use flexcast_rust::{Blocks, Buffer, Communicator, Error, Failed, Request, Shape, SparseOptions};
 
@@ -69,7 +70,7 @@ impl Listed {
     }
 
     fn blocks(&self) -> Blocks<'_> {
-        Blocks { counts: &self.counts, displacements: &self.displacements }
+        Blocks { counts: &self.counts, displs: &self.displacements }
     }
 }
 
@@ -360,54 +361,49 @@ impl Call {
 
     /// Posts it with its memory.
     pub(crate) fn post(&self, communicator: &Communicator, send: Option<Buffer>, receive: Buffer) -> Posted {
-        match (&self.action, send) {
-            (Action::Barrier, _) => communicator.barrier(),
-            (Action::Broadcast { root }, _) => communicator.broadcast(receive, *root),
-            (Action::Allgather, Some(send)) => communicator.allgather(send, receive),
-            (Action::Allgather, None) => communicator.allgather_in_place(receive),
-            (Action::Allgatherv { counts, displacements }, send) => match (send, displacements) {
-                (Some(send), None) => communicator.allgatherv(send, receive, counts),
-                (None, None) => communicator.allgatherv_in_place(receive, counts),
-                (Some(send), Some(at)) => communicator.allgatherv_displs(send, receive, counts, at),
-                (None, Some(at)) => communicator.allgatherv_displs_in_place(receive, counts, at),
-            },
-            (Action::Allreduce { reduction }, Some(send)) => communicator.all_reduce(send, receive, *reduction),
-            (Action::Allreduce { reduction }, None) => communicator.all_reduce_in_place(receive, *reduction),
-            (Action::SparseAllreduce { reduction, options }, Some(send)) => {
-                communicator.sparse_all_reduce(send, receive, *reduction, *options)
+        match &self.action {
+            Action::Barrier => communicator.barrier(),
+            Action::Broadcast { root } => communicator.broadcast(receive, *root),
+            Action::Allgather => communicator.post(rust::Allgather::new().with(send, receive)),
+            Action::Allgatherv { counts, displacements } => {
+                let call = rust::Allgather::counts(counts);
+                let call = displacements.as_ref().map_or(call, |displs| call.displs(displs));
+                communicator.post(call.with(send, receive))
             }
-            (Action::SparseAllreduce { reduction, options }, None) => {
-                communicator.sparse_all_reduce_in_place(receive, *reduction, *options)
+            Action::Allreduce { reduction } => communicator.post(rust::Allreduce::new(*reduction).with(send, receive)),
+            Action::SparseAllreduce { reduction, options } => {
+                communicator.post(rust::Allreduce::new(*reduction).sparse(*options).with(send, receive))
             }
-            (Action::Reduce { root, reduction }, Some(send)) => communicator.reduce(send, receive, *root, *reduction),
-            (Action::Reduce { root, reduction }, None) => communicator.reduce_in_place(receive, *root, *reduction),
-            (Action::ReduceScatter { shares, reduction }, Some(send)) => {
-                communicator.reduce_scatterv(send, receive, shares, *reduction)
+            Action::Reduce { root, reduction } => {
+                communicator.post(rust::Reduce::to(*root, *reduction).with(send, receive))
             }
-            (Action::ReduceScatter { shares, reduction }, None) => {
-                communicator.reduce_scatterv_in_place(receive, shares, *reduction)
+            Action::ReduceScatter { shares, reduction } => {
+                communicator.post(rust::ReduceScatter::new(*reduction).counts(shares).with(send, receive))
             }
-            (Action::Alltoall, Some(send)) => communicator.all_to_all(send, receive),
-            (Action::Alltoall, None) => communicator.all_to_all_in_place(receive),
-            (Action::Alltoallv { from, to }, Some(send)) => {
-                communicator.all_to_allv(send, receive, from.blocks(), to.blocks())
+            Action::Alltoall => communicator.post(rust::Alltoall::new().with(send, receive)),
+            Action::Alltoallv { from, to } => {
+                communicator.post(rust::Alltoall::blocks(from.blocks(), to.blocks()).with(send, receive))
             }
-            (Action::Alltoallv { to, .. }, None) => communicator.all_to_allv_in_place(receive, to.blocks()),
-            (Action::Gather { root }, Some(send)) => communicator.gather(send, receive, *root),
-            (Action::Gather { root }, None) => communicator.gather_in_place(receive, *root),
-            (Action::Gatherv { root, blocks }, Some(send)) => {
-                communicator.gatherv(send, receive, blocks.blocks(), *root)
+            Action::Gather { root } => communicator.post(rust::Gather::to(*root).with(send, receive)),
+            Action::Gatherv { root, blocks } => {
+                communicator.post(rust::Gather::to(*root).blocks(blocks.blocks()).with(send, receive))
             }
-            (Action::Gatherv { root, blocks }, None) => communicator.gatherv_in_place(receive, blocks.blocks(), *root),
-            (Action::Scatter { root, in_place: false }, Some(send)) => communicator.scatter(send, receive, *root),
-            (Action::Scatter { root, .. }, send) => communicator.scatter_in_place(send.unwrap_or(receive), *root),
-            (Action::Scatterv { root, blocks, in_place: false }, Some(send)) => {
-                communicator.scatterv(send, receive, blocks.blocks(), *root)
+            Action::Scatter { root, in_place } => {
+                communicator.post(scattered(rust::Scatter::from(*root), *in_place, send, receive))
             }
-            (Action::Scatterv { root, blocks, .. }, send) => {
-                communicator.scatterv_in_place(send.unwrap_or(receive), blocks.blocks(), *root)
+            Action::Scatterv { root, blocks, in_place } => {
+                let call = rust::Scatter::from(*root).blocks(blocks.blocks());
+                communicator.post(scattered(call, *in_place, send, receive))
             }
         }
+    }
+}
+
+/// A Scatter with its buffers; in place it receives nothing.
+fn scattered<'c>(call: rust::Scatter<'c>, in_place: bool, send: Option<Buffer>, receive: Buffer) -> rust::Call<'c> {
+    match send {
+        Some(send) if !in_place => call.buffers(send, receive),
+        send => call.in_place(send.unwrap_or(receive)),
     }
 }
 

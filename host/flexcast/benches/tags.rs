@@ -50,8 +50,8 @@ fn median(unauthenticated: bool, bytes: usize, operations: usize) -> Duration {
         for _ in 0..operations {
             let (send, receive) = buffers.take().expect("they come back");
             let begun = Instant::now();
-            let request = communicator.all_to_all(send, receive).expect("buffers that fit");
-            let done = communicator.wait(request).unwrap_or_else(|failed| panic!("{failed}"));
+            let request = communicator.alltoall(send, receive).expect("buffers that fit");
+            let done = request.wait().unwrap_or_else(|failed| panic!("{failed}"));
             if rank == 0 {
                 times.lock().expect("a lock").push(begun.elapsed());
             }

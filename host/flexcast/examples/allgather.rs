@@ -73,7 +73,7 @@ fn run() -> Result<String, Box<dyn Error>> {
     send.write(0, &contribution(rank, bytes))?;
     let receive = card.buffer(bytes * size)?;
     let request = communicator.allgather(send, receive)?;
-    let done = wait(&communicator, request)?;
+    let done = wait(request)?;
     let gathered = done.receive.to_vec()?;
     for (from, block) in gathered.chunks(bytes.max(1)).enumerate() {
         if block != contribution(from, bytes) {
@@ -89,7 +89,7 @@ fn run() -> Result<String, Box<dyn Error>> {
         buffer.write(0, &contribution(size, bytes))?;
     }
     let request = communicator.broadcast(buffer, root as u32)?;
-    let done = communicator.wait(request)?;
+    let done = request.wait()?;
     if done.receive.to_vec()? != contribution(size, bytes) {
         return Err(format!("rank {rank}: the broadcast is not what rank {root} sent").into());
     }
@@ -100,10 +100,10 @@ fn run() -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// What an application does: compute, and look now and then. `Communicator::wait` does without the computing.
-fn wait(communicator: &Communicator, mut request: Request) -> Result<Done, Box<Failed>> {
+/// What an application does: compute, and look now and then. `Request::wait` does without the computing.
+fn wait(mut request: Request) -> Result<Done, Box<Failed>> {
     loop {
-        match communicator.test(request)? {
+        match request.test()? {
             Test::Done(done) => return Ok(done),
             Test::Pending(pending) => request = pending,
         }

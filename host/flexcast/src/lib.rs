@@ -17,7 +17,7 @@
 //! let receive = card.buffer((1 << 20) * communicator.size() as usize)?;
 //! let request = communicator.allgather(send, receive)?;
 //! // Compute meanwhile, and call `communicator.progress()` now and then.
-//! let gathered = communicator.wait(request)?.receive.to_vec()?;
+//! let gathered = request.wait()?.receive.to_vec()?;
 //! # Ok(())
 //! # }
 //! ```
@@ -57,7 +57,9 @@ pub use flexcast_bootstrap as bootstrap;
 
 pub use op::reduce;
 
-pub use api::collectives::Blocks;
+pub use api::call::{
+    Allgather, Allreduce, Alltoall, Barrier, Blocks, Broadcast, Call, Gather, Reduce, ReduceScatter, Scatter,
+};
 pub use api::communicator::{Attendance, Communicator, Pending};
 #[doc(hidden)]
 pub use api::hostile;

@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use flexcast::bootstrap::Exchange;
 use flexcast::reduce::{DataType, Operator, Reduction};
-use flexcast::{Buffer, Communicator, Done, Failed, Request, SparseOptions};
+use flexcast::{
+    Allgather, Allreduce, Alltoall, Buffer, Communicator, Done, Failed, Gather, Reduce, ReduceScatter, Request,
+    Scatter, SparseOptions,
+};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::U64;
@@ -173,23 +176,23 @@ impl Task {
         let (root, Buffers { send, receive }) = (self.content.root(), buffers);
         let request = match (self.content.op, send) {
             (Op::Allgather, Some(send)) => communicator.allgather(send, receive),
-            (Op::Allgather, None) => communicator.allgather_in_place(receive),
+            (Op::Allgather, None) => communicator.post(Allgather::new().in_place(receive)),
             (Op::Broadcast, _) => communicator.broadcast(receive, root),
-            (Op::Reduce, Some(send)) => communicator.reduce(send, receive, root, SUM),
-            (Op::Reduce, None) => communicator.reduce_in_place(receive, root, SUM),
-            (Op::Allreduce, Some(send)) => communicator.all_reduce(send, receive, SUM),
-            (Op::Allreduce, None) => communicator.all_reduce_in_place(receive, SUM),
+            (Op::Reduce, Some(send)) => communicator.post(Reduce::to(root, SUM).buffers(send, receive)),
+            (Op::Reduce, None) => communicator.post(Reduce::to(root, SUM).in_place(receive)),
+            (Op::Allreduce, Some(send)) => communicator.allreduce(send, receive, SUM),
+            (Op::Allreduce, None) => communicator.post(Allreduce::new(SUM).in_place(receive)),
             (Op::SparseAllreduce, Some(send)) => {
-                communicator.sparse_all_reduce(send, receive, SUM, SparseOptions::default())
+                communicator.post(Allreduce::new(SUM).sparse(SparseOptions::default()).buffers(send, receive))
             }
             (Op::SparseAllreduce, None) => {
-                communicator.sparse_all_reduce_in_place(receive, SUM, SparseOptions::default())
+                communicator.post(Allreduce::new(SUM).sparse(SparseOptions::default()).in_place(receive))
             }
-            (Op::ReduceScatter, Some(send)) => communicator.reduce_scatter(send, receive, SUM),
-            (Op::Alltoall, Some(send)) => communicator.all_to_all(send, receive),
-            (Op::Alltoall, None) => communicator.all_to_all_in_place(receive),
-            (Op::Gather, Some(send)) => communicator.gather(send, receive, root),
-            (Op::Scatter, Some(send)) => communicator.scatter(send, receive, root),
+            (Op::ReduceScatter, Some(send)) => communicator.post(ReduceScatter::new(SUM).buffers(send, receive)),
+            (Op::Alltoall, Some(send)) => communicator.alltoall(send, receive),
+            (Op::Alltoall, None) => communicator.post(Alltoall::new().in_place(receive)),
+            (Op::Gather, Some(send)) => communicator.post(Gather::to(root).buffers(send, receive)),
+            (Op::Scatter, Some(send)) => communicator.post(Scatter::from(root).buffers(send, receive)),
             (Op::Barrier | Op::ReduceScatter | Op::Gather | Op::Scatter, _) => communicator.barrier(),
         };
         Ok(request?)
@@ -226,8 +229,8 @@ fn change(buffer: &mut Buffer, change: impl FnOnce(&mut [u8])) -> Result<(), fle
 
 /// Waits for all ranks.
 fn barrier(communicator: &Communicator, token: Buffer) -> Result<Buffer, PerfError> {
-    let request = communicator.allgather_in_place(token)?;
-    Ok(communicator.wait(request)?.receive)
+    let request = communicator.post(Allgather::new().in_place(token))?;
+    Ok(request.wait()?.receive)
 }
 
 fn measure(communicator: &Communicator, spec: &Spec, bytes: u64) -> Result<Own, PerfError> {
@@ -247,7 +250,7 @@ fn measure(communicator: &Communicator, spec: &Spec, bytes: u64) -> Result<Own, 
         let cpu_before = cpu_time();
         let begun = Instant::now();
         let request = task.post(communicator, buffers)?;
-        let Done { send, mut receive, report } = communicator.wait(request)?;
+        let Done { send, mut receive, report } = request.wait()?;
         let time_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let cpu = cpu_time().saturating_sub(cpu_before);
         // With fewer cores than ranks, whoever compares its buffer takes the core of one that is not done yet.

@@ -174,7 +174,7 @@ impl Drive<'_, '_> {
         // Without a request of its own its neighbours may still need it.
         let over = |request: &mut Request| communicator.is_done(request);
         let Some(request) = self.requests[index].take_if(over) else { return Ok(()) };
-        let outcome = match communicator.test(request) {
+        let outcome = match request.test() {
             Ok(Test::Pending(request)) => {
                 self.requests[index] = Some(request);
                 return Ok(());

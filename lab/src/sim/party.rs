@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use flexcast::{Card, Communicator, Config, Pending};
+use flexcast::{Allgather, Card, Communicator, Config, Pending};
 
 use super::SimError;
 use super::buffers::{Buffers, Contents, Places};
@@ -93,15 +93,15 @@ impl<'s> Party<'s> {
             (Operation::Broadcast, _) => communicator.broadcast(receive, params.root),
             (_, send) if disagrees => communicator.broadcast(send.unwrap_or(receive), 0),
             (Operation::Allgatherv, Some(send)) if *is_displaced => {
-                communicator.allgatherv_displs(send, receive, counts, starts)
+                communicator.post(Allgather::counts(counts).displs(starts).buffers(send, receive))
             }
             (Operation::Allgatherv, None) if *is_displaced => {
-                communicator.allgatherv_displs_in_place(receive, counts, starts)
+                communicator.post(Allgather::counts(counts).displs(starts).in_place(receive))
             }
-            (Operation::Allgatherv, Some(send)) => communicator.allgatherv(send, receive, counts),
-            (Operation::Allgatherv, None) => communicator.allgatherv_in_place(receive, counts),
+            (Operation::Allgatherv, Some(send)) => communicator.post(Allgather::counts(counts).buffers(send, receive)),
+            (Operation::Allgatherv, None) => communicator.post(Allgather::counts(counts).in_place(receive)),
             (_, Some(send)) => communicator.allgather(send, receive),
-            (_, None) => communicator.allgather_in_place(receive),
+            (_, None) => communicator.post(Allgather::new().in_place(receive)),
         };
         posted.map_err(|refused| at(rank)(refused.error))
     }

@@ -193,7 +193,7 @@ impl Under {
         // Also when its own part is over: the other rank may still need it.
         communicator.progress()?;
         let Under::Way(request) = self else { return Ok(self) };
-        Ok(match communicator.test(request).map_err(|failed| failed.error)? {
+        Ok(match request.test().map_err(|failed| failed.error)? {
             Test::Pending(request) => Under::Way(request),
             Test::Done(done) => Under::Over(Box::new(done)),
         })

@@ -6,8 +6,8 @@ use std::time::Duration;
 use emu_config::Machine;
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{
-    Algorithm, Blocks, Buffer, Cause, Communicator, Config, Control, DatapathKind, Error, Failed, Request, Selection,
-    Test,
+    Algorithm, Allgather, Allreduce, Alltoall, Blocks, Buffer, Cause, Communicator, Config, Control, DatapathKind,
+    Error, Failed, Gather, Reduce, ReduceScatter, Request, Scatter, Selection, Test,
 };
 use flexcast_tests::card_ranks::{CardRanks, config, empty, filled};
 use flexcast_tests::communicators::{self, Under, contribution, drive, ended, gathers};
@@ -51,16 +51,20 @@ fn reductions_are_right(world: &CardRanks, reduction: Reduction, count: usize) {
     let (ranks, element) = (world.ranks(), reduction.element_bytes() as usize);
     let own = |rank: u32| elements(rank, count, reduction);
     let all = reduced(ranks, count, reduction);
-    world.gets(|_| all.clone(), |one, rank| one.all_reduce(filled(one, &own(rank)), empty(one, all.len()), reduction));
-    world.gets(|_| all.clone(), |one, rank| one.all_reduce_in_place(filled(one, &own(rank)), reduction));
+    world.gets(|_| all.clone(), |one, rank| one.allreduce(filled(one, &own(rank)), empty(one, all.len()), reduction));
+    world.gets(|_| all.clone(), |one, rank| one.post(Allreduce::new(reduction).in_place(filled(one, &own(rank)))));
     for root in [0, ranks - 1] {
         let at_root = |rank, bytes: usize| if rank == root { bytes } else { 0 };
         world.gets(
             |rank| all[..at_root(rank, all.len())].to_vec(),
-            |one, rank| one.reduce(filled(one, &own(rank)), empty(one, at_root(rank, all.len())), root, reduction),
+            |one, rank| {
+                one.post(
+                    Reduce::to(root, reduction).buffers(filled(one, &own(rank)), empty(one, at_root(rank, all.len()))),
+                )
+            },
         );
         let left = |rank| if rank == root { all.clone() } else { own(rank) };
-        world.gets(left, |one, rank| one.reduce_in_place(filled(one, &own(rank)), root, reduction));
+        world.gets(left, |one, rank| one.post(Reduce::to(root, reduction).in_place(filled(one, &own(rank)))));
     }
     // Shares of different lengths, and one of none.
     let share = |other: u32| (count / (other as usize + 1) * element) as u64;
@@ -73,10 +77,10 @@ fn reductions_are_right(world: &CardRanks, reduction: Reduction, count: usize) {
     };
     world.gets(mine, |one, rank| {
         let (send, receive) = (elements(rank, total, reduction), empty(one, counts[rank as usize] as usize));
-        one.reduce_scatterv(filled(one, &send), receive, &counts, reduction)
+        one.post(ReduceScatter::new(reduction).counts(&counts).buffers(filled(one, &send), receive))
     });
     let in_place = world.call(|one, rank| {
-        one.reduce_scatterv_in_place(filled(one, &elements(rank, total, reduction)), &counts, reduction)
+        one.post(ReduceScatter::new(reduction).counts(&counts).in_place(filled(one, &elements(rank, total, reduction))))
     });
     for (rank, done) in (0..).zip(in_place) {
         let mine = mine(rank);
@@ -87,7 +91,7 @@ fn reductions_are_right(world: &CardRanks, reduction: Reduction, count: usize) {
         |rank| equal[rank as usize * 10 * element..][..10 * element].to_vec(),
         |one, rank| {
             let send = elements(rank, 10 * ranks as usize, reduction);
-            one.reduce_scatter(filled(one, &send), empty(one, 10 * element), reduction)
+            one.post(ReduceScatter::new(reduction).buffers(filled(one, &send), empty(one, 10 * element)))
         },
     );
 }
@@ -128,7 +132,9 @@ fn reproducible_reductions_of_every_type_are_those_of_one_core() {
                 let all = reduced(3, 400, reduction);
                 world.gets(
                     |_| all.clone(),
-                    |one, rank| one.all_reduce_in_place(filled(one, &elements(rank, 400, reduction)), reduction),
+                    |one, rank| {
+                        one.post(Allreduce::new(reduction).in_place(filled(one, &elements(rank, 400, reduction))))
+                    },
                 );
                 if number == 0 {
                     reductions_are_right(world, reduction, 33);
@@ -152,10 +158,10 @@ fn a_loop_in_another_order_has_other_bits() {
         for root in [0, 3] {
             world.gets(
                 |rank| if rank == root { all.clone() } else { own(rank) },
-                |one, rank| one.reduce_in_place(filled(one, &own(rank)), root, sum),
+                |one, rank| one.post(Reduce::to(root, sum).in_place(filled(one, &own(rank)))),
             );
         }
-        world.gets(|_| all.clone(), |one, rank| one.all_reduce_in_place(filled(one, &own(rank)), sum));
+        world.gets(|_| all.clone(), |one, rank| one.post(Allreduce::new(sum).in_place(filled(one, &own(rank)))));
     });
 }
 
@@ -169,33 +175,33 @@ fn blocks_are_right(world: &CardRanks, bytes: usize) {
     let from_here = |rank| (0..ranks).flat_map(|to| part(rank, to, bytes)).collect::<Vec<u8>>();
     let to_here = |rank| (0..ranks).flat_map(|from| part(from, rank, bytes)).collect::<Vec<u8>>();
     let len = bytes * ranks as usize;
-    world.gets(to_here, |one, rank| one.all_to_all(filled(one, &from_here(rank)), empty(one, len)));
-    world.gets(to_here, |one, rank| one.all_to_all_in_place(filled(one, &from_here(rank))));
+    world.gets(to_here, |one, rank| one.alltoall(filled(one, &from_here(rank)), empty(one, len)));
+    world.gets(to_here, |one, rank| one.post(Alltoall::new().in_place(filled(one, &from_here(rank)))));
     let root = ranks / 2;
     let own = |rank| part(rank, rank, bytes);
     let all: Vec<u8> = (0..ranks).flat_map(own).collect();
     let at_root = |rank| if rank == root { all.clone() } else { vec![0xA5; 3] };
     world.gets(at_root, |one, rank| {
         let receive = empty(one, if rank == root { all.len() } else { 3 });
-        one.gather(filled(one, &own(rank)), receive, root)
+        one.post(Gather::to(root).buffers(filled(one, &own(rank)), receive))
     });
     world.gets(own, |one, rank| {
         let send = if rank == root { filled(one, &all) } else { empty(one, 0) };
-        one.scatter(send, empty(one, bytes), root)
+        one.post(Scatter::from(root).buffers(send, empty(one, bytes)))
     });
     let at_root = |rank| if rank == root { all.clone() } else { Vec::new() };
     world.gets(at_root, |one, rank| {
         if rank != root {
-            return one.gather(filled(one, &own(rank)), empty(one, 0), root);
+            return one.post(Gather::to(root).buffers(filled(one, &own(rank)), empty(one, 0)));
         }
         let mut receive = empty(one, all.len());
         receive.write(rank as usize * bytes, &own(rank)).expect("written");
-        one.gather_in_place(receive, root)
+        one.post(Gather::to(root).in_place(receive))
     });
     let not_root = |rank| if rank == root { Vec::new() } else { own(rank) };
     world.gets(not_root, |one, rank| match rank == root {
-        true => one.scatter_in_place(filled(one, &all), root),
-        false => one.scatter(empty(one, 0), empty(one, bytes), root),
+        true => one.post(Scatter::from(root).in_place(filled(one, &all))),
+        false => one.post(Scatter::from(root).buffers(empty(one, 0), empty(one, bytes))),
     });
     for done in world.call(|one, _| one.barrier()) {
         assert_eq!(done.report.decision.algorithm(), Algorithm::Dissemination);
@@ -257,8 +263,8 @@ fn blocks_of_all_lengths_at_any_places_are_right() {
                     send.write(from[other] as usize, &block).expect("written");
                 }
                 let receive = empty(one, receives as usize);
-                let of = Blocks { counts: &sent, displacements: &from };
-                one.all_to_allv(send, receive, of, Blocks { counts: &received, displacements: &to })
+                let of = Blocks { counts: &sent, displs: &from };
+                one.post(Alltoall::blocks(of, Blocks { counts: &received, displs: &to }).buffers(send, receive))
             });
             // In place blocks are alike on both ranks.
             let same: Vec<u64> = (0..u64::from(ranks)).map(|rank| 900 * (rank + 1)).collect();
@@ -281,16 +287,16 @@ fn blocks_of_all_lengths_at_any_places_are_right() {
                 |one, rank| {
                     let counts: Vec<u64> = (0..ranks as usize).map(|other| alike(rank as usize, other)).collect();
                     let (places, _) = backwards(&same);
-                    let blocks = Blocks { counts: &counts, displacements: &places };
-                    one.all_to_allv_in_place(filled(one, &before(rank as usize)), blocks)
+                    let blocks = Blocks { counts: &counts, displs: &places };
+                    one.post(Alltoall::blocks(blocks, blocks).in_place(filled(one, &before(rank as usize))))
                 },
             );
             let root = ranks - 1;
             let counts: Vec<u64> = (0..ranks).map(|from| bytes(from, 0)).collect();
             let own = |rank: u32| part(rank, 0, counts[rank as usize] as usize);
             let (places, end) = backwards(&counts);
-            let blocks = Blocks { counts: &counts, displacements: &places };
-            let nothing = Blocks { counts: &[], displacements: &[] };
+            let blocks = Blocks { counts: &counts, displs: &places };
+            let nothing = Blocks { counts: &[], displs: &[] };
             let of_root = |rank| if rank == root { blocks } else { nothing };
             let mut all = vec![0xA5; end as usize];
             for rank in 0..ranks {
@@ -299,26 +305,27 @@ fn blocks_of_all_lengths_at_any_places_are_right() {
             let at_root = |rank| if rank == root { all.clone() } else { Vec::new() };
             world.gets(at_root, |one, rank| {
                 let receive = empty(one, if rank == root { end as usize } else { 0 });
-                one.gatherv(filled(one, &own(rank)), receive, of_root(rank), root)
+                one.post(Gather::to(root).blocks(of_root(rank)).buffers(filled(one, &own(rank)), receive))
             });
             world.gets(own, |one, rank| {
                 let send = filled(one, &at_root(rank));
-                one.scatterv(send, empty(one, own(rank).len()), of_root(rank), root)
+                one.post(Scatter::from(root).blocks(of_root(rank)).buffers(send, empty(one, own(rank).len())))
             });
             world.gets(
                 |rank| if rank == root { Vec::new() } else { own(rank) },
                 |one, rank| match rank == root {
-                    true => one.scatterv_in_place(filled(one, &all), blocks, root),
-                    false => one.scatterv(empty(one, 0), empty(one, own(rank).len()), nothing, root),
+                    true => one.post(Scatter::from(root).blocks(blocks).in_place(filled(one, &all))),
+                    false => one
+                        .post(Scatter::from(root).blocks(nothing).buffers(empty(one, 0), empty(one, own(rank).len()))),
                 },
             );
             world.gets(at_root, |one, rank| match rank == root {
                 true => {
                     let mut receive = empty(one, end as usize);
                     receive.write(places[rank as usize] as usize, &own(rank)).expect("written");
-                    one.gatherv_in_place(receive, blocks, root)
+                    one.post(Gather::to(root).blocks(blocks).in_place(receive))
                 }
-                false => one.gatherv(filled(one, &own(rank)), empty(one, 0), nothing, root),
+                false => one.post(Gather::to(root).blocks(nothing).buffers(filled(one, &own(rank)), empty(one, 0))),
             });
         });
     }
@@ -356,7 +363,7 @@ fn operations_of_all_kinds_follow_one_another() {
                 expected.push(data);
                 let own = filled(one, &elements(rank, 100, of(SUM)));
                 let receive = empty(one, if rank == 0 { 400 } else { 0 });
-                posted.push((one, one.reduce(own, receive, 0, of(SUM)).expect("accepted")));
+                posted.push((one, one.post(Reduce::to(0, of(SUM)).buffers(own, receive)).expect("accepted")));
                 expected.push(if rank == 0 { reduced(ranks, 100, of(SUM)) } else { Vec::new() });
                 if turn % 3 == 0 {
                     let send = filled(one, &contribution(3, rank as usize, 20_000));
@@ -378,7 +385,7 @@ fn operations_of_all_kinds_follow_one_another() {
             for (number, one) in all.iter_mut().enumerate() {
                 let is_late = number / each == 3 && now_ps < 2_000 * PS_PER_US;
                 let Some(request) = one.request.take_if(|_| !is_late) else { continue };
-                match one.communicator.test(request) {
+                match request.test() {
                     Ok(flexcast::Test::Pending(request)) => one.request = Some(request),
                     Ok(flexcast::Test::Done(done)) => one.done = Some(Ok(done)),
                     Err(failed) => one.done = Some(Err(failed)),
@@ -405,11 +412,11 @@ fn a_late_rank_hears_of_operations_far_ahead_in_their_turn() {
     let ranks = 5;
     worlds(ranks, &config(), |world| {
         // All are connected before.
-        world.call(|one, _| one.all_reduce_in_place(empty(one, 4), of(SUM)));
+        world.call(|one, _| one.post(Allreduce::new(of(SUM)).in_place(empty(one, 4))));
         let gathers = |one: &Communicator, root| {
             let receive = empty(one, if one.rank() == root { 400 * ranks as usize } else { 0 });
             let own = filled(one, &contribution(8, one.rank() as usize, 400));
-            one.gather(own, receive, root).expect("accepted")
+            one.post(Gather::to(root).buffers(own, receive)).expect("accepted")
         };
         for round in 0..3 {
             let mut all = Vec::new();
@@ -453,8 +460,12 @@ fn a_rank_that_stands_still_while_all_connect_is_waited_for() {
         for after_us in [0, 4, 8, 12, 16, 24] {
             let config = config().retry_exponent(1);
             world(datapath, Machine::default(), 3, &config, |world| {
-                let start =
-                    |one| Under::new(one, one.all_reduce_in_place(filled(one, &[1; 64]), of(SUM)).expect("accepted"));
+                let start = |one| {
+                    Under::new(
+                        one,
+                        one.post(Allreduce::new(of(SUM)).in_place(filled(one, &[1; 64]))).expect("accepted"),
+                    )
+                };
                 let mut all: Vec<_> = world.all.iter().map(start).collect();
                 let start_ps = world.provider.relax().now_ps();
                 while all.iter().any(|one| one.done.is_none()) {
@@ -463,7 +474,7 @@ fn a_rank_that_stands_still_while_all_connect_is_waited_for() {
                     for (rank, one) in all.iter_mut().enumerate() {
                         let is_still = rank == 2 && (after_us..after_us + 1_000).contains(&since_us);
                         let Some(request) = one.request.take_if(|_| !is_still) else { continue };
-                        match one.communicator.test(request) {
+                        match request.test() {
                             Ok(flexcast::Test::Pending(request)) => one.request = Some(request),
                             Ok(flexcast::Test::Done(done)) => one.done = Some(Ok(done)),
                             Err(failed) => panic!("rank {rank}, still after {after_us} us: {failed}"),
@@ -487,24 +498,24 @@ fn ranks_that_call_different_things_learn_of_it() {
     let max = of((Operator::Max, DataType::I32));
     let calls: [(Call<'_>, &[&str]); 8] = [
         (
-            &|one, rank| one.all_reduce_in_place(empty(one, 64), if rank == 0 { of(SUM) } else { max }),
+            &|one, rank| one.post(Allreduce::new(if rank == 0 { of(SUM) } else { max }).in_place(empty(one, 64))),
             &["allreduce of 64 bytes by max on i32"],
         ),
         (
-            &|one, rank| one.all_reduce_in_place(empty(one, if rank == 1 { 128 } else { 64 }), of(SUM)),
+            &|one, rank| one.post(Allreduce::new(of(SUM)).in_place(empty(one, if rank == 1 { 128 } else { 64 }))),
             &["128 bytes", "64 bytes"],
         ),
         (
             &|one, rank| match rank {
-                0 => one.allgather_in_place(empty(one, 3 << 17)),
-                _ => one.all_to_all_in_place(empty(one, 66)),
+                0 => one.post(Allgather::new().in_place(empty(one, 3 << 17))),
+                _ => one.post(Alltoall::new().in_place(empty(one, 66))),
             },
             &["allgather of 131072 bytes", "alltoall of 22 bytes"],
         ),
         (
             &|one, rank| match rank {
                 2 => one.broadcast(empty(one, 100), 0),
-                _ => one.gather(empty(one, 10), empty(one, if rank == 0 { 30 } else { 0 }), 0),
+                _ => one.post(Gather::to(0).buffers(empty(one, 10), empty(one, if rank == 0 { 30 } else { 0 }))),
             },
             &["broadcast of 100 bytes", "gather of 10 bytes"],
         ),
@@ -512,12 +523,14 @@ fn ranks_that_call_different_things_learn_of_it() {
         (
             &|one, rank| {
                 let root = u32::from(rank == 0);
-                one.reduce(empty(one, 8), empty(one, if rank == root { 8 } else { 0 }), root, of(SUM))
+                one.post(Reduce::to(root, of(SUM)).buffers(empty(one, 8), empty(one, if rank == root { 8 } else { 0 })))
             },
             &["reduce of 8 bytes to root 0", "to root 1"],
         ),
         (
-            &|one, rank| if rank == 0 { one.barrier() } else { one.all_reduce_in_place(empty(one, 8), of(SUM)) },
+            &|one, rank| {
+                if rank == 0 { one.barrier() } else { one.post(Allreduce::new(of(SUM)).in_place(empty(one, 8))) }
+            },
             &["barrier", "allreduce of 8 bytes"],
         ),
         (
@@ -528,8 +541,8 @@ fn ranks_that_call_different_things_learn_of_it() {
         (
             &|one, rank| {
                 let counts = [8 + u64::from(rank == 1), 8, 8];
-                let blocks = Blocks { counts: &counts, displacements: &[0, 16, 32] };
-                one.all_to_allv(empty(one, 48), empty(one, 48), blocks, blocks)
+                let blocks = Blocks { counts: &counts, displs: &[0, 16, 32] };
+                one.post(Alltoall::blocks(blocks, blocks).buffers(empty(one, 48), empty(one, 48)))
             },
             &["alltoallv with a block of 8 bytes between", "alltoallv with a block of 9 bytes between"],
         ),
@@ -539,7 +552,7 @@ fn ranks_that_call_different_things_learn_of_it() {
         for is_connected in [false, true] {
             worlds(3, &config(), |world| {
                 if is_connected {
-                    world.call(|one, _| one.all_reduce_in_place(empty(one, 4), of(SUM)));
+                    world.call(|one, _| one.post(Allreduce::new(of(SUM)).in_place(empty(one, 4))));
                 }
                 for end in world.end(|one, rank| call(one, rank).expect("accepted")) {
                     let failed = end.expect_err("they differ");
@@ -564,12 +577,12 @@ fn a_rank_that_does_not_call_is_named_within_the_bound() {
     for is_connected in [false, true] {
         worlds(4, &config(), |world| {
             if is_connected {
-                world.call(|one, _| one.all_reduce_in_place(empty(one, 4), of(SUM)));
+                world.call(|one, _| one.post(Allreduce::new(of(SUM)).in_place(empty(one, 4))));
             }
             let start_ps = world.provider.relax().now_ps();
             let others = world.all.iter().filter(|one| one.rank() != 2);
             let posted: Vec<_> = others
-                .map(|one| (one, one.all_reduce_in_place(empty(one, 10_000), of(SUM)).expect("accepted")))
+                .map(|one| (one, one.post(Allreduce::new(of(SUM)).in_place(empty(one, 10_000))).expect("accepted")))
                 .collect();
             for end in ended(&world.provider, posted) {
                 let failed = end.expect_err("one is missing");
@@ -589,11 +602,13 @@ fn a_rank_that_has_gone_is_named() {
         for ranks in [3, 6] {
             let config = config().retry_exponent(3).barrier_timeout(Duration::from_micros(100_000));
             world(datapath, Machine::default(), ranks, &config, |world| {
-                world.call(|one, _| one.all_to_all_in_place(empty(one, 30 * ranks as usize)));
+                world.call(|one, _| one.post(Alltoall::new().in_place(empty(one, 30 * ranks as usize))));
                 // Its queue pairs go with it.
                 drop(world.all.remove(2));
                 let start_ps = world.provider.relax().now_ps();
-                for end in world.end(|one, _| one.all_reduce_in_place(empty(one, 50_000), of(SUM)).expect("accepted")) {
+                for end in world
+                    .end(|one, _| one.post(Allreduce::new(of(SUM)).in_place(empty(one, 50_000))).expect("accepted"))
+                {
                     let failed = end.expect_err("one is missing");
                     told(&failed.error, &["rank 2", "allreduce"]);
                     let cause = failed.report.failure.expect("why").cause;
@@ -613,14 +628,14 @@ fn a_rank_that_has_gone_is_named() {
 fn a_rank_that_goes_while_others_only_wait_for_it_is_named_long_before_the_bound() {
     let calls: [&dyn Fn(&Communicator) -> Request; 3] = [
         &|one| one.barrier().expect("accepted"),
-        &|one| one.all_reduce_in_place(empty(one, 8), of(SUM)).expect("accepted"),
-        &|one| one.all_to_all_in_place(empty(one, 20_000)).expect("accepted"),
+        &|one| one.post(Allreduce::new(of(SUM)).in_place(empty(one, 8))).expect("accepted"),
+        &|one| one.post(Alltoall::new().in_place(empty(one, 20_000))).expect("accepted"),
     ];
     for datapath in DATAPATHS {
         for call in calls {
             let config = config().retry_exponent(3).barrier_timeout(Duration::from_secs(2));
             world(datapath, Machine::default(), 2, &config, |world| {
-                world.call(|one, _| one.all_to_all_in_place(empty(one, 20)));
+                world.call(|one, _| one.post(Alltoall::new().in_place(empty(one, 20))));
                 let start_ps = world.provider.relax().now_ps();
                 let mut request = Some(call(&world.all[0]));
                 let failed = loop {
@@ -629,7 +644,7 @@ fn a_rank_that_goes_while_others_only_wait_for_it_is_named_long_before_the_bound
                         // What rank 0 has sent is acknowledged long since.
                         drop(world.all.pop());
                     }
-                    match world.all[0].test(request.take().expect("under way")) {
+                    match request.take().expect("under way").test() {
                         Ok(Test::Pending(pending)) => request = Some(pending),
                         Ok(Test::Done(_)) => panic!("it has a result after {since_ps} ps"),
                         Err(failed) => break failed,
@@ -649,10 +664,9 @@ fn a_cancelled_operation_ends_on_all_ranks_and_buffers_come_back() {
     for is_connected in [false, true] {
         worlds(3, &config(), |world| {
             if is_connected {
-                world.call(|one, _| one.all_to_all_in_place(empty(one, 30)));
+                world.call(|one, _| one.post(Alltoall::new().in_place(empty(one, 30))));
             }
-            let start =
-                |one: &Communicator| one.all_to_all(empty(one, 900_000), empty(one, 900_000)).expect("accepted");
+            let start = |one: &Communicator| one.alltoall(empty(one, 900_000), empty(one, 900_000)).expect("accepted");
             let mut all: Vec<_> = world.all.iter().map(|one| Under::new(one, start(one))).collect();
             let mut is_cancelled = false;
             drive(&world.provider, &mut all, |since_ps, all| {
@@ -679,9 +693,9 @@ fn arguments_that_cannot_be_are_refused_with_the_buffers() {
             assert!(failed.receive.is_some(), "the buffer comes back");
             failed.error.to_string()
         };
-        assert!(text(one.all_reduce_in_place(empty(one, 12), sum)).contains("12 bytes are no multiple"));
-        assert!(text(one.reduce(empty(one, 8), empty(one, 8), 2, sum)).contains("root 2 of 2 ranks"));
-        assert!(text(one.gather_in_place(empty(one, 8), 0)).contains("only root 0"));
+        assert!(text(one.post(Allreduce::new(sum).in_place(empty(one, 12)))).contains("12 bytes are no multiple"));
+        assert!(text(one.post(Reduce::to(2, sum).buffers(empty(one, 8), empty(one, 8)))).contains("root 2 of 2 ranks"));
+        assert!(text(one.post(Gather::to(0).in_place(empty(one, 8)))).contains("only root 0"));
         // Nothing of it has reached the other rank.
         world.call(|one, _| one.barrier());
         gathers(&world.provider, &world.all, 3, 100);
@@ -693,7 +707,7 @@ fn arguments_that_cannot_be_are_refused_with_the_buffers() {
 fn with_the_protocol_on_the_card_they_are_refused() {
     world(DatapathKind::Dpa, Machine::default(), 2, &config().control(Control::Device), |world| {
         let one = &world.all[0];
-        let refused = one.all_reduce_in_place(empty(one, 8), of(SUM)).expect_err("refused");
+        let refused = one.post(Allreduce::new(of(SUM)).in_place(empty(one, 8))).expect_err("refused");
         told(&refused.error, &["allreduce", "control = device", "set control to host"]);
         assert!(refused.receive.is_some());
         gathers(&world.provider, &world.all, 3, 100);

@@ -2,7 +2,7 @@
 //! table.
 
 use emu_config::Machine;
-use flexcast::{Buffer, ChainMapping, Error, Pending};
+use flexcast::{Allgather, Buffer, ChainMapping, Error, Pending};
 use flexcast_tests::communicators::{
     Under, check, config, connect, contribution, drive, gather, with_cards, with_machine,
 };
@@ -27,12 +27,12 @@ fn blocks_lie_where_displacements_say_and_gaps_stay() {
                 let request = if seed % 2 == 0 {
                     let mut send = cards[rank].buffer(own.len()).expect("a buffer");
                     send.write(0, &own).expect("written");
-                    communicator.allgatherv_displs(send, receive, &COUNTS, &DISPLACEMENTS)
+                    communicator.post(Allgather::counts(&COUNTS).displs(&DISPLACEMENTS).buffers(send, receive))
                 } else {
                     if !own.is_empty() {
                         receive.write(DISPLACEMENTS[rank] as usize, &own).expect("written");
                     }
-                    communicator.allgatherv_displs_in_place(receive, &COUNTS, &DISPLACEMENTS)
+                    communicator.post(Allgather::counts(&COUNTS).displs(&DISPLACEMENTS).in_place(receive))
                 };
                 let request = request.expect("accepted");
                 all.push(Under::new(communicator, request));
@@ -66,7 +66,8 @@ fn displacements_that_do_not_fit_or_differ_are_refused() {
         let buffer = |rank: usize, len| cards[rank].buffer(len).expect("a buffer");
         let refused = |displacements: &[u64], words: &[&str]| {
             let (send, receive) = (buffer(0, 30), buffer(0, 100));
-            let refused = communicators[0].allgatherv_displs(send, receive, &[30, 50], displacements);
+            let refused =
+                communicators[0].post(Allgather::counts(&[30, 50]).displs(displacements).buffers(send, receive));
             let refused = refused.expect_err("they do not fit");
             assert!(matches!(refused.error, Error::Argument { .. }), "{}", refused.error);
             told(&refused.error, words);
@@ -79,10 +80,12 @@ fn displacements_that_do_not_fit_or_differ_are_refused() {
         // Told one behind the other it is the same operation as without displacements; elsewhere it is another.
         for (displacements, alike) in [([0, 30], true), ([50, 0], false)] {
             let (first, second) = communicators.split_at_mut(1);
-            let request = first[0].allgatherv(buffer(0, 30), buffer(0, 80), &[30, 50]).expect("accepted");
-            let mut all = vec![Under::new(&first[0], request)];
             let request =
-                second[0].allgatherv_displs(buffer(1, 50), buffer(1, 90), &[30, 50], &displacements).expect("accepted");
+                first[0].post(Allgather::counts(&[30, 50]).buffers(buffer(0, 30), buffer(0, 80))).expect("accepted");
+            let mut all = vec![Under::new(&first[0], request)];
+            let request = second[0]
+                .post(Allgather::counts(&[30, 50]).displs(&displacements).buffers(buffer(1, 50), buffer(1, 90)))
+                .expect("accepted");
             all.push(Under::new(&second[0], request));
             drive(provider, &mut all, |_, _| {});
             for one in &all {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use emu_config::Machine;
 use emu_machine::fabric::{Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config as MachineConfig, NetworkConfig, Wiring};
-use flexcast::{Algorithm, Cause, Communicator, Config, Control, Done, Error, Pending, Selection, Test};
+use flexcast::{Algorithm, Allgather, Cause, Communicator, Config, Control, Done, Error, Pending, Selection, Test};
 use flexcast_tests::communicators::{
     self, Under, check, connect, contribution, drive, ended, gather, gathered, with_cards, with_machine,
 };
@@ -96,11 +96,11 @@ fn unequal_contributions_and_those_in_place_arrive() {
                     let request = if rank % 2 == 0 {
                         let at: u64 = COUNTS[..rank].iter().sum();
                         receive.write(at as usize, &own(rank)).expect("written");
-                        communicator.allgatherv_in_place(receive, &COUNTS)
+                        communicator.post(Allgather::counts(&COUNTS).in_place(receive))
                     } else {
                         let mut send = communicator.card().buffer(COUNTS[rank] as usize).expect("a buffer");
                         send.write(0, &own(rank)).expect("written");
-                        communicator.allgatherv(send, receive, &COUNTS)
+                        communicator.post(Allgather::counts(&COUNTS).buffers(send, receive))
                     };
                     (communicator, request.expect("accepted"))
                 })
@@ -186,7 +186,8 @@ fn what_connections_cannot_do_goes_as_before() {
                     let own = contribution(4, communicator.rank() as usize, bytes as usize);
                     send.write(0, &own).expect("written");
                     let receive = communicator.card().buffer(3 * bytes as usize + 1).expect("a buffer");
-                    let request = communicator.allgatherv_displs(send, receive, &[bytes; 3], &displacements);
+                    let request =
+                        communicator.post(Allgather::counts(&[bytes; 3]).displs(&displacements).buffers(send, receive));
                     (communicator, request.expect("accepted"))
                 })
                 .collect();
@@ -224,7 +225,8 @@ fn operations_of_all_kinds_follow_one_another() {
                 send.write(0, &contribution(seed, communicator.rank() as usize, GAPPED)).expect("written");
                 let receive = communicator.card().buffer(5 * (GAPPED + 1)).expect("a buffer");
                 let starts = [0, 1, 2, 3, 4].map(|rank| rank * (GAPPED as u64 + 1));
-                let request = communicator.allgatherv_displs(send, receive, &[GAPPED as u64; 5], &starts);
+                let request =
+                    communicator.post(Allgather::counts(&[GAPPED as u64; 5]).displs(&starts).buffers(send, receive));
                 all.push((communicator, request.expect("accepted")));
             }
         }
@@ -345,7 +347,7 @@ fn ranks_that_leave_at_once_still_answer() {
                 assert!(provider.relax().now_ps() - start_ps < communicators::BOUND_PS, "hangs");
                 for (rank, slot) in all.iter_mut().enumerate() {
                     let Some((request, communicator)) = slot.take() else { continue };
-                    match communicator.test(request) {
+                    match request.test() {
                         Ok(Test::Pending(request)) => *slot = Some((request, communicator)),
                         Ok(Test::Done(done)) => check(&done, 7, 2, 100),
                         Err(failed) => panic!("frame {first}: rank {rank}: {failed:?}"),

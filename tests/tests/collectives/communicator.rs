@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use flexcast::{Buffer, Communicator, Config, Control, Done, Error, Pending, Request, Test};
+use flexcast::{Allgather, Buffer, Communicator, Config, Control, Done, Error, Pending, Request, Test};
 use flexcast_tests::communicators::{
     Under, check, config, connect, contribution, drive, ended, gather, gathered, gathers, with_cards,
 };
@@ -19,17 +19,19 @@ fn arguments_that_do_not_fit_are_named_and_the_buffers_come_back() {
         told(&refused.error, &["allgather", "receive", "201 bytes", "200 are needed", "2 ranks"]);
         assert_eq!(refused.send.as_ref().map(Buffer::len), Some(100));
         assert_eq!(refused.receive.as_ref().map(Buffer::len), Some(201));
-        let refused = communicator.allgather_in_place(buffer(7)).expect_err("no multiple of 2");
+        let refused = communicator.post(Allgather::new().in_place(buffer(7))).expect_err("no multiple of 2");
         told(&refused.error, &["receive", "7 bytes", "6 are needed"]);
         let refused = communicator.broadcast(buffer(8), 2).expect_err("no such root");
         told(&refused.error, &["broadcast", "root 2 of 2 ranks", "0 to 1"]);
-        let refused = communicator.allgatherv(buffer(3), buffer(5), &[3, 2, 1]).expect_err("three counts");
+        let refused =
+            communicator.post(Allgather::counts(&[3, 2, 1]).buffers(buffer(3), buffer(5))).expect_err("three counts");
         told(&refused.error, &["allgatherv", "3 counts for 2 ranks"]);
-        let refused = communicator.allgatherv(buffer(3), buffer(6), &[3, 2]).expect_err("5 bytes");
+        let refused = communicator.post(Allgather::counts(&[3, 2]).buffers(buffer(3), buffer(6))).expect_err("5 bytes");
         told(&refused.error, &["receive", "6 bytes", "5 are needed"]);
-        let refused = communicator.allgatherv(buffer(2), buffer(5), &[3, 2]).expect_err("rank 0 has 3");
+        let refused =
+            communicator.post(Allgather::counts(&[3, 2]).buffers(buffer(2), buffer(5))).expect_err("rank 0 has 3");
         told(&refused.error, &["send", "2 bytes", "3 are needed", "rank 0 contributes"]);
-        let refused = communicator.allgatherv_in_place(buffer(5), &[u64::MAX, 6]).expect_err("overflow");
+        let refused = communicator.post(Allgather::counts(&[u64::MAX, 6]).in_place(buffer(5))).expect_err("overflow");
         told(&refused.error, &["exceed 2^64"]);
         // Nothing of this has been seen by the other rank.
         gathers(provider, &communicators, 1, 5000);
@@ -119,27 +121,6 @@ fn halves_of_the_cards_work_side_by_side() {
             let done = one.done.as_ref().expect("driven to its end").as_ref().expect("success");
             check(done, (at / 2) as u64, 2, 40_000 + at / 2);
         }
-    });
-}
-
-#[test]
-fn a_request_of_another_communicator_is_refused_and_lost_to_it_only() {
-    with_cards(2, |provider, cards| {
-        let mut one = connect(cards.iter(), &config());
-        let other = connect(cards.iter(), &config());
-        let mine = gather(&one[0], 5, 3000);
-        let error = other[0].test(mine).expect_err("another's").error;
-        assert!(matches!(error, Error::ForeignRequest { request: 1 }), "{error}");
-        told(&error, &["request 1", "the one that made it"]);
-        // The operation itself goes on.
-        let request = gather(&one[1], 5, 3000);
-        let (first, second) = one.split_at_mut(1);
-        let mut all = [Under::new(&second[0], request)];
-        drive(provider, &mut all, |_, _| {
-            first[0].progress().expect("progress");
-        });
-        check(all[0].done.as_ref().expect("driven to its end").as_ref().expect("success"), 5, 2, 3000);
-        gathers(provider, &other, 6, 100);
     });
 }
 
@@ -296,7 +277,7 @@ fn every_operation_that_ends_well_says_when_it_was_complete() {
                                 communicator.progress().expect("progress");
                                 continue;
                             };
-                            match communicator.test(request).expect("success") {
+                            match request.test().expect("success") {
                                 Test::Pending(request) => *slot = Some(request),
                                 Test::Done(done) => {
                                     left -= 1;

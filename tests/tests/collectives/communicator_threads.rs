@@ -74,7 +74,7 @@ fn a_structure_of_card_and_communicator_waits_on_another_thread() {
             .map(|mut rank| {
                 thread::spawn(move || {
                     let request = rank.request.take().expect("posted");
-                    check(&rank.communicator.wait(request).expect("success"), 3, 2, BYTES);
+                    check(&request.wait().expect("success"), 3, 2, BYTES);
                     rank
                 })
             })
@@ -112,7 +112,7 @@ fn two_threads_post_and_wait_on_one_communicator() {
                     scope.spawn(|| {
                         for _ in 0..EACH {
                             let request = gather(communicator, 9, BYTES);
-                            check(&communicator.wait(request).expect("success"), 9, 2, BYTES);
+                            check(&request.wait().expect("success"), 9, 2, BYTES);
                         }
                     });
                 }
@@ -134,8 +134,8 @@ fn a_progress_thread_ends_operations_that_nobody_waits_for() {
                 thread::sleep(Duration::from_micros(100));
             }
         }
-        for (communicator, request) in communicators.iter().zip(requests) {
-            check(&communicator.wait(request).expect("success"), 1, 2, BYTES);
+        for request in requests {
+            check(&request.wait().expect("success"), 1, 2, BYTES);
         }
     });
 }
@@ -149,7 +149,7 @@ fn progress_threads_and_waits_go_together() {
                 scope.spawn(move || {
                     for round in 0..8 {
                         let request = gather(communicator, round, BYTES);
-                        check(&communicator.wait(request).expect("success"), round, 3, BYTES);
+                        check(&request.wait().expect("success"), round, 3, BYTES);
                     }
                 });
             }
@@ -271,7 +271,7 @@ fn a_request_is_waited_for_once() {
             cards[0].device().expect("an RDMA device").provider().relax().relax();
         }
         // Its end has been told: a wait for it ends at once, with the reason.
-        let failed: Box<Failed> = communicators[0].wait(request).expect_err("over");
+        let failed: Box<Failed> = request.wait().expect_err("over");
         assert!(matches!(failed.error, Error::ForeignRequest { request: 1 }), "{failed}");
         assert!(failed.receive.is_none() && failed.send.is_none());
         told(&failed.error, &["request 1", "over"]);
@@ -297,7 +297,7 @@ fn a_test_gives_an_operation_back_that_is_not_over() {
     with_cards(2, |_, cards| {
         let communicators = connect(cards.iter(), &config());
         let request = gather(&communicators[0], 1, BYTES);
-        let Test::Pending(request) = communicators[0].test(request).expect("under way") else {
+        let Test::Pending(request) = request.test().expect("under way") else {
             panic!("the other rank has not posted")
         };
         assert!(!communicators[0].is_done(&request) && !communicators[1].is_done(&request));

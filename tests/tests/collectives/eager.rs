@@ -6,7 +6,7 @@ use emu_config::Machine;
 use emu_machine::Config as MachineConfig;
 use emu_machine::timing::Parameters;
 use emu_provider::emulated;
-use flexcast::{Config, Control, Error};
+use flexcast::{Allgather, Config, Control, Error};
 use flexcast_lab::sim::params::{Operation, SimParams};
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
@@ -125,7 +125,8 @@ fn lie_where_displacements_say(control: Control) {
                 send.write(0, &own).expect("written");
                 let mut receive = card.buffer(320).expect("a buffer");
                 receive.fill(0xEE);
-                let request = communicator.allgatherv_displs(send, receive, &COUNTS, &DISPLACEMENTS);
+                let request =
+                    communicator.post(Allgather::counts(&COUNTS).displs(&DISPLACEMENTS).buffers(send, receive));
                 (communicator, request.expect("accepted"))
             })
             .collect();

@@ -279,7 +279,7 @@ fn a_silent_rank_is_named_by_all_within_the_bound() {
                             one.progress().expect("progress");
                             continue;
                         };
-                        match one.test(request) {
+                        match request.test() {
                             Ok(flexcast::Test::Pending(request)) => {
                                 requests[rank] = Some(request);
                                 continue;

@@ -7,7 +7,7 @@ use emu_config::Machine;
 use emu_machine::fabric::{Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config as MachineConfig, NetworkConfig, Wiring, World, with_world};
 use emu_provider::emulated;
-use flexcast::{Buffer, Card, Communicator, Config, Error, Overheads, Pending, Transport};
+use flexcast::{Allgather, Buffer, Card, Communicator, Config, Error, Overheads, Pending, Transport};
 use flexcast_lab::sim::params::{Operation, SimParams};
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
@@ -166,7 +166,7 @@ fn gather(
         buffer.write(rank * bytes, &contribution(seed, rank, bytes)).expect("written");
     }
     let all = communicators.iter().zip(buffers).map(|(communicator, buffer)| {
-        let request = communicator.allgather_in_place(buffer).expect("accepted");
+        let request = communicator.post(Allgather::new().in_place(buffer)).expect("accepted");
         (communicator, request)
     });
     let all: Vec<_> = all.collect();

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use emu_machine::with_world;
-use flexcast::{Buffer, Card, Cause, Communicator, Control, Error, Request, Test};
+use flexcast::{Allgather, Buffer, Card, Cause, Communicator, Control, Error, Request, Test};
 use flexcast_tests::communicators::{Under, check, config, connect, drive, gather, with_cards};
 use flexcast_tests::told;
 
@@ -27,7 +27,7 @@ fn allgatherv(communicator: &Communicator, counts: [u64; 3]) -> Request {
     let own = counts[communicator.rank() as usize];
     let memory = [own, counts.iter().sum()].map(|len| buffer(communicator, len as usize));
     let [send, receive] = memory;
-    communicator.allgatherv(send, receive, &counts).expect("accepted")
+    communicator.post(Allgather::counts(&counts).buffers(send, receive)).expect("accepted")
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_rank_that_goes_while_another_waits_in_the_barrier_is_named_long_before_the_
                     if since_us > 200 && communicators.len() == 2 && goes {
                         drop(communicators.pop());
                     }
-                    match communicators[0].test(request.take().expect("under way")) {
+                    match request.take().expect("under way").test() {
                         Ok(Test::Pending(pending)) => request = Some(pending),
                         Ok(Test::Done(_)) => panic!("it has a result after {since_us} us"),
                         Err(failed) => break failed,
@@ -152,7 +152,7 @@ fn a_silent_rank_is_named_by_all_within_the_bound() {
                             one.progress().expect("progress");
                             continue;
                         };
-                        match one.test(request) {
+                        match request.test() {
                             Ok(flexcast::Test::Pending(request)) => {
                                 requests[rank] = Some(request);
                                 continue;

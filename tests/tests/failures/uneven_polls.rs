@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use emu_config::Machine;
 use flexcast::reduce::{DataType, Operator, Reduction};
-use flexcast::{Communicator, DatapathKind, Error, Failed, Request, SparseOptions, Test};
+use flexcast::{Allreduce, Communicator, DatapathKind, Error, Failed, Request, SparseOptions, Test};
 use flexcast_tests::card_ranks::{CardRanks, config, filled};
 use flexcast_tests::communicators::BOUND_PS;
 use rand::{RngExt as _, SeedableRng as _};
@@ -21,8 +21,8 @@ fn post(one: &Communicator, number: u64) -> Result<Request, Box<Failed>> {
     let bytes = [64, 4096, 40_000][(number / 4 % 3) as usize];
     let own = filled(one, &vec![one.rank() as u8; bytes]);
     match number % 4 {
-        0 => one.sparse_all_reduce_in_place(own, SUM, OPTIONS),
-        1 => one.all_reduce_in_place(own, SUM),
+        0 => one.post(Allreduce::new(SUM).sparse(OPTIONS).in_place(own)),
+        1 => one.post(Allreduce::new(SUM).in_place(own)),
         2 => one.barrier(),
         _ => {
             let receive = one.card().buffer(bytes * RANKS as usize).expect("a buffer");
@@ -48,7 +48,7 @@ impl Caller {
                 Ok(request) => self.request = Some(request),
                 Err(failed) => self.end = Some(failed),
             },
-            Some(request) => match one.test(request) {
+            Some(request) => match request.test() {
                 Ok(Test::Pending(request)) => self.request = Some(request),
                 Ok(Test::Done(_)) => self.number += 1,
                 Err(failed) => self.end = Some(failed),

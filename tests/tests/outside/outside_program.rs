@@ -35,7 +35,7 @@ impl Rank {
 
     fn end(mut self) -> flexcast::Result<Vec<u8>> {
         let request = self.request.take().expect("begun");
-        self.communicator.wait(request)?.receive.to_vec()
+        request.wait()?.receive.to_vec()
     }
 }
 

@@ -13,8 +13,8 @@ use flexcast::bootstrap::{Exchange, ExchangeError};
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::registration::Limits;
 use flexcast::{
-    Blocks, Buffer, Card, Cause, Communicator, Config, Control, Done, Error, Firmware, Overheads, Request,
-    ServiceDelivery, ServiceOptions, UserMemory, VerbsOptions,
+    Allgather, Alltoall, Blocks, Buffer, Card, Cause, Communicator, Config, Control, Done, Error, Firmware, Overheads,
+    Request, ServiceDelivery, ServiceOptions, UserMemory, VerbsOptions,
 };
 use flexcast_proto::service::wire::Secret;
 use flexcast_proto::service::{Multicast, StagedReader, Staging};
@@ -242,31 +242,33 @@ fn operations_of_service_processes_and_of_the_host_come_out_right_in_any_order()
             let starts: Vec<u64> = (0..RANKS).rev().map(|rank| u64::from(rank) * 2500).collect();
             // To rank r as many bytes as its number says, from everybody; to be found in the reverse order.
             let counts = vec![u64::from(own) * 700; ranks];
-            let send = Blocks { counts: &sizes, displacements: &starts };
-            let receive = Blocks { counts: &counts, displacements: &starts };
+            let send = Blocks { counts: &sizes, displs: &starts };
+            let receive = Blocks { counts: &counts, displs: &starts };
             let mut from = vec![0; 10_000];
             for to in 0..ranks {
                 let block = content(seed, own, to as u32, sizes[to] as usize);
                 from[starts[to] as usize..][..block.len()].copy_from_slice(&block);
             }
             // Posted one behind the other, each before the ones before it are over.
-            let all_to_all = communicator.all_to_all(place.buffer(&sent(seed, own)), place.empty(BLOCK * ranks));
+            let all_to_all = communicator.alltoall(place.buffer(&sent(seed, own)), place.empty(BLOCK * ranks));
             let gather =
                 communicator.allgather(place.buffer(&content(seed, own, 0, BLOCK)), place.empty(BLOCK * ranks));
             let root = if own == 1 { place.buffer(&content(seed, 1, 9, BLOCK)) } else { place.empty(BLOCK) };
             let broadcast = communicator.broadcast(root, 1);
-            let sum = communicator.all_reduce(
+            let sum = communicator.allreduce(
                 place.buffer(&[own as u8 + 1; 8]),
                 place.empty(8),
                 Reduction::new(Operator::Sum, DataType::U8).expect("a sum"),
             );
-            let vector = communicator.all_to_allv(place.buffer(&from), place.empty(10_000), send, receive);
+            let vector =
+                communicator.post(Alltoall::blocks(send, receive).buffers(place.buffer(&from), place.empty(10_000)));
             let lengths: Vec<u64> = (0..RANKS).map(|rank| u64::from(rank) * 1000 + 1).collect();
             let mine = content(seed, own, 3, lengths[own as usize] as usize);
             let total = lengths.iter().sum::<u64>() as usize;
-            let gatherv = communicator.allgatherv(place.buffer(&mine), place.empty(total), &lengths);
+            let gatherv =
+                communicator.post(Allgather::counts(&lengths).buffers(place.buffer(&mine), place.empty(total)));
             let barrier = communicator.barrier();
-            let wait = |request: Result<Request, _>| communicator.wait(request.expect("posted")).expect("it ends well");
+            let wait = |request: Result<Request, _>| request.expect("posted").wait().expect("it ends well");
             let done = wait(all_to_all);
             assert!(bytes(&done) == received(seed, own), "Alltoall, seed {seed}");
             // There is no multicast in it.
@@ -318,7 +320,7 @@ fn allgathers_cross_once_per_host_and_need_no_call() {
             assert!(bytes(&done) == gathered(seed), "Allgather, turn {seed}");
             (block, all) = (done.send.expect("it is back"), done.receive);
             part.write(0, &content(seed, own, 3, part.len())).expect("written");
-            let posted = communicator.allgatherv(part, parts, &lengths).expect("posted");
+            let posted = communicator.post(Allgather::counts(&lengths).buffers(part, parts)).expect("posted");
             let done = flagged(place, &communicator, seed, 1, posted);
             let expected: Vec<u8> =
                 (0..RANKS).flat_map(|from| content(seed, from, 3, lengths[from as usize] as usize)).collect();
@@ -358,7 +360,7 @@ fn without_calls(multicast: Option<Multicast>) {
         for seed in 0..3 {
             send.write(0, &sent(seed, own)).expect("written");
             // The first time the processes get to know the memory, which takes a few calls.
-            let done = flagged(place, &communicator, seed, 0, communicator.all_to_all(send, receive).expect("posted"));
+            let done = flagged(place, &communicator, seed, 0, communicator.alltoall(send, receive).expect("posted"));
             assert!(bytes(&done) == received(seed, own), "Alltoall, turn {seed}");
             (send, receive) = (done.send.expect("it is back"), done.receive);
             block.write(0, &content(seed, own, 0, BLOCK)).expect("written");
@@ -406,9 +408,9 @@ fn broadcasts_and_allgathers(world: &World, options: impl Fn(u32) -> ServiceOpti
                 })
                 .collect();
             for (len, [broadcast, gather]) in posted {
-                let done = communicator.wait(broadcast).expect("it ends well");
+                let done = broadcast.wait().expect("it ends well");
                 assert!(bytes(&done) == content(seed, 1, 9, len), "Broadcast of {len} bytes, turn {seed}");
-                let done = communicator.wait(gather).expect("it ends well");
+                let done = gather.wait().expect("it ends well");
                 let expected: Vec<u8> = (0..RANKS).flat_map(|from| content(seed, from, 0, len)).collect();
                 assert!(bytes(&done) == expected, "Allgather of {len} bytes, turn {seed}");
             }
@@ -484,7 +486,7 @@ fn ranks_that_give_other_thresholds_use_the_host_and_say_so() {
             but rank 0 delivery auto, thresholds 2,0, ";
         assert!(report.control == Control::Host && reason.starts_with(told), "{reason}");
         let done = communicator.allgather(place.buffer(&content(0, place.rank, 0, BLOCK)), place.empty(BLOCK * 4));
-        assert!(bytes(&communicator.wait(done.expect("posted")).expect("by the host")) == gathered(0));
+        assert!(bytes(&done.expect("posted").wait().expect("by the host")) == gathered(0));
     });
 }
 
@@ -497,7 +499,7 @@ fn flagged(place: &Place, communicator: &Communicator, seed: u32, number: u32, r
     }
     // Nobody calls anything before all have seen their flags, nor posts before all are done.
     place.meet(round);
-    let done = communicator.wait(request).expect("it ends well");
+    let done = request.wait().expect("it ends well");
     place.meet(round + 1);
     done
 }
@@ -518,8 +520,8 @@ fn without_a_daemon_on_one_rank_all_ranks_use_the_host_and_say_so() {
         assert_eq!(report.control, Control::Host);
         let reason = report.reason.as_deref().expect("a reason");
         assert!(reason.starts_with("rank 3: ") && reason.contains(word), "{reason}");
-        let request = communicator.all_to_all(place.buffer(&sent(1, place.rank)), place.empty(BLOCK * 4));
-        let done = communicator.wait(request.expect("posted")).expect("it ends well");
+        let request = communicator.alltoall(place.buffer(&sent(1, place.rank)), place.empty(BLOCK * 4));
+        let done = request.expect("posted").wait().expect("it ends well");
         assert!(bytes(&done) == received(1, place.rank));
         place.meet(100);
     };
@@ -544,9 +546,9 @@ fn the_dpa_has_broadcasts_and_allgathers_where_it_moves_the_data() {
         let communicator = Communicator::create(&place.card, &mut place.ears(0), config).expect("a communicator");
         assert_eq!(communicator.control().control, Control::Service, "{:?}", communicator.control());
         let own = place.rank;
-        let wait = |request: Result<Request, _>| communicator.wait(request.expect("posted")).expect("it ends well");
+        let wait = |request: Result<Request, _>| request.expect("posted").wait().expect("it ends well");
         for seed in 0..2 {
-            let done = wait(communicator.all_to_all(place.buffer(&sent(seed, own)), place.empty(BLOCK * 4)));
+            let done = wait(communicator.alltoall(place.buffer(&sent(seed, own)), place.empty(BLOCK * 4)));
             assert!(bytes(&done) == received(seed, own), "Alltoall, seed {seed}");
             let block = place.buffer(&content(seed, own, 0, BLOCK));
             let done = wait(communicator.allgather(block, place.empty(BLOCK * 4)));
@@ -562,7 +564,7 @@ fn the_dpa_has_broadcasts_and_allgathers_where_it_moves_the_data() {
         assert!(chunks >= 2 * 3, "{chunks} chunks came to the DPA");
         let refused = communicator.barrier().expect_err("the protocol inside runs on the DPA");
         assert!(refused.error.to_string().contains("set control to host"), "{}", refused.error);
-        let done = wait(communicator.all_to_all(place.buffer(&sent(7, own)), place.empty(BLOCK * 4)));
+        let done = wait(communicator.alltoall(place.buffer(&sent(7, own)), place.empty(BLOCK * 4)));
         assert!(bytes(&done) == received(7, own), "the refusal has broken nothing");
         place.meet(100);
     });
@@ -579,7 +581,7 @@ fn a_rank_that_is_gone_is_named_and_nothing_hangs() {
         let communicator = place.create(0);
         if place.rank == 3 {
             // As its program would end: in the middle of an operation that the others have not called.
-            let request = communicator.all_to_all(place.empty(BLOCK * 4), place.empty(BLOCK * 4)).expect("posted");
+            let request = communicator.alltoall(place.empty(BLOCK * 4), place.empty(BLOCK * 4)).expect("posted");
             until("the post", || {
                 communicator.progress().expect("moves");
                 // Both buffers are bound to keys of the rank's pool.
@@ -591,8 +593,8 @@ fn a_rank_that_is_gone_is_named_and_nothing_hangs() {
             return;
         }
         place.meet(100);
-        let request = communicator.all_to_all(place.empty(BLOCK * 4), place.empty(BLOCK * 4)).expect("posted");
-        let failed = communicator.wait(request).expect_err("rank 3 is gone");
+        let request = communicator.alltoall(place.empty(BLOCK * 4), place.empty(BLOCK * 4)).expect("posted");
+        let failed = request.wait().expect_err("rank 3 is gone");
         let Error::Failed { failure, .. } = &failed.error else { panic!("{}", failed.error) };
         assert_eq!(failure.failed_rank, 3, "{failure}");
         assert!(failed.send.is_some() && failed.receive.is_some(), "the buffers are back");
@@ -626,7 +628,7 @@ fn a_rank_that_is_gone_leaves_no_hierarchical_operation_open() {
         }
         place.meet(100);
         let request = communicator.allgather(place.empty(BLOCK), place.empty(BLOCK * 4)).expect("posted");
-        let failed = communicator.wait(request).expect_err("rank 2 is gone");
+        let failed = request.wait().expect_err("rank 2 is gone");
         let Error::Failed { failure, .. } = &failed.error else { panic!("{}", failed.error) };
         assert_eq!(failure.failed_rank, 2, "{failure}");
         assert!(failed.send.is_some() && failed.receive.is_some(), "the buffers are back");
@@ -643,16 +645,16 @@ fn a_daemon_that_dies_fails_what_is_under_way() {
     let options = |rank: u32| if rank < 2 { first.clone() } else { second.clone() };
     world.run(options, |place| {
         let communicator = place.create(0);
-        let request = communicator.all_to_all(place.buffer(&sent(0, place.rank)), place.empty(BLOCK * 4));
-        communicator.wait(request.expect("posted")).expect("it ends well");
+        let request = communicator.alltoall(place.buffer(&sent(0, place.rank)), place.empty(BLOCK * 4));
+        request.expect("posted").wait().expect("it ends well");
         place.meet(100);
         if place.rank == 0 {
             daemons.lock().expect("whole").pop();
         }
         place.meet(101);
-        let posted = communicator.all_to_all(place.empty(BLOCK * 4), place.empty(BLOCK * 4));
+        let posted = communicator.alltoall(place.empty(BLOCK * 4), place.empty(BLOCK * 4));
         // Another rank may have told of it before the post.
-        let failed = posted.and_then(|request| communicator.wait(request)).expect_err("a daemon is gone");
+        let failed = posted.and_then(|request| request.wait()).expect_err("a daemon is gone");
         let (Error::Failed { failure, .. } | Error::Broken { failure, .. }) = &failed.error else {
             panic!("{}", failed.error)
         };
@@ -675,13 +677,13 @@ fn buffers_that_are_made_anew_use_up_no_keys() {
         until("the keys of the flags of each rank", || (world.keys() == before).then_some(()));
         place.meet(101);
         for seed in 0..12 {
-            let request = communicator.all_to_all(place.buffer(&sent(seed, place.rank)), place.empty(BLOCK * 4));
-            let done = communicator.wait(request.expect("posted")).expect("it ends well");
+            let request = communicator.alltoall(place.buffer(&sent(seed, place.rank)), place.empty(BLOCK * 4));
+            let done = request.expect("posted").wait().expect("it ends well");
             assert!(bytes(&done) == received(seed, place.rank));
         }
         // In place the own blocks go through a copy, whose key goes as well.
-        let request = communicator.all_to_all_in_place(place.buffer(&sent(50, place.rank)));
-        let done = communicator.wait(request.expect("posted")).expect("it ends well");
+        let request = communicator.post(Alltoall::new().in_place(place.buffer(&sent(50, place.rank))));
+        let done = request.expect("posted").wait().expect("it ends well");
         assert!(bytes(&done) == received(50, place.rank));
         drop(done);
         // Memory by its address is never kept.
@@ -692,7 +694,7 @@ fn buffers_that_are_made_anew_use_up_no_keys() {
             let send = users.source(from.as_mut_ptr(), from.len()).expect("registered");
             (send, users.buffer(to.as_mut_ptr(), to.len()).expect("registered"))
         };
-        let done = communicator.wait(communicator.all_to_all(send, receive).expect("posted")).expect("it ends well");
+        let done = communicator.alltoall(send, receive).expect("posted").wait().expect("it ends well");
         drop(done);
         users.invalidate(from.as_ptr(), from.len());
         users.invalidate(to.as_ptr(), to.len());
@@ -735,8 +737,8 @@ fn bytes_are_borrowed_only_while_no_service_process_may_write_to_them() {
             assert!(receive.as_slice().expect("nobody has a key yet") == [0xA5; BLOCK * 4]);
             for seed in 0..2 {
                 send.write(0, &sent(seed, place.rank)).expect("a copy");
-                let request = communicator.all_to_all(send, receive).expect("posted");
-                let done = communicator.wait(request).expect("it ends well");
+                let request = communicator.alltoall(send, receive).expect("posted");
+                let done = request.wait().expect("it ends well");
                 (send, receive) = (done.send.expect("it is back"), done.receive);
                 refuses(&mut send);
                 refuses(&mut receive);
@@ -755,8 +757,8 @@ fn bytes_are_borrowed_only_while_no_service_process_may_write_to_them() {
                 place.meet(110 + seed);
             }
             // The keys of a communicator go with it.
-            let request = communicator.all_to_all(send, receive).expect("posted");
-            receive = communicator.wait(request).expect("it ends well").receive;
+            let request = communicator.alltoall(send, receive).expect("posted");
+            receive = request.wait().expect("it ends well").receive;
             refuses(&mut receive);
             place.meet(120);
             drop(communicator);
@@ -775,15 +777,14 @@ fn communicators_beside_one_another_share_buffers() {
         let (mut send, mut receive) = (place.buffer(&sent(0, place.rank)), place.empty(BLOCK * 4));
         for turn in 0..4 {
             let communicator = &all[turn % 2];
-            let done =
-                communicator.wait(communicator.all_to_all(send, receive).expect("posted")).expect("it ends well");
+            let done = communicator.alltoall(send, receive).expect("posted").wait().expect("it ends well");
             assert!(bytes(&done) == received(0, place.rank));
             (send, receive) = (done.send.expect("it is back"), done.receive);
         }
         // Ranks 0 and 2, or 1 and 3.
         let block = content(4, place.rank, 0, BLOCK);
         let done = halves.allgather(place.buffer(&block), place.empty(2 * BLOCK)).expect("posted");
-        let done = halves.wait(done).expect("it ends well");
+        let done = done.wait().expect("it ends well");
         let other = |rank| content(4, rank, 0, BLOCK);
         assert!(bytes(&done) == [other(place.rank % 2), other(place.rank % 2 + 2)].concat());
         place.meet(100);

@@ -12,8 +12,8 @@ use flexcast::p2p::reference;
 use flexcast::p2p::sparse::{self, Worker};
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{
-    Aggregation, Card, Communicator, Config, DatapathKind, Error, Outcome, Pending, Request, SparseOptions, UdpOptions,
-    VerbsOptions,
+    Aggregation, Allreduce, Card, Communicator, Config, DatapathKind, Error, Outcome, Pending, Request, SparseOptions,
+    UdpOptions, VerbsOptions,
 };
 use flexcast_proto::session::{CHALLENGE_BYTES, Dialling, Party, Secret, VERDICT_BYTES};
 use flexcast_service::keyed_hash;
@@ -57,7 +57,7 @@ fn names(servers: &[&Server]) -> Vec<String> {
 }
 
 fn post(one: &Communicator, reduction: Reduction, options: SparseOptions, array: &[u8]) -> Request {
-    one.sparse_all_reduce_in_place(filled(one, array), reduction, options).expect("accepted")
+    one.post(Allreduce::new(reduction).sparse(options).in_place(filled(one, array))).expect("accepted")
 }
 
 /// What becomes of a call on all ranks. While nothing happens on the cards the server's threads have the processor.

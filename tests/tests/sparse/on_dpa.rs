@@ -9,8 +9,8 @@ use emu_config::Machine;
 use flexcast::p2p::reference;
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{
-    Aggregation, Card, Cause, Communicator, Config, DatapathKind, Error, Firmware, Pending, Request, SparseOptions,
-    UdpOptions, VerbsOptions,
+    Aggregation, Allreduce, Card, Cause, Communicator, Config, DatapathKind, Error, Firmware, Pending, Request,
+    SparseOptions, UdpOptions, VerbsOptions,
 };
 use flexcast_tests::card_ranks::{self, CardRanks, filled};
 use flexcast_tests::sparse_world::contributions;
@@ -41,7 +41,7 @@ fn world(datapath: DatapathKind, machine: &Machine, ranks: u32, config: &Config)
 }
 
 fn post(one: &Communicator, reduction: Reduction, options: SparseOptions, array: &[u8]) -> Request {
-    one.sparse_all_reduce_in_place(filled(one, array), reduction, options).expect("accepted")
+    one.post(Allreduce::new(reduction).sparse(options).in_place(filled(one, array))).expect("accepted")
 }
 
 /// A call that goes well on all ranks, with a result that is checked; who has added.

@@ -10,7 +10,8 @@ use flexcast::p2p::reference;
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::registration::Limits;
 use flexcast::{
-    Algorithm, Cause, Communicator, DatapathKind, Done, Error, Failed, Request, Shape, SparseOptions, UserMemory,
+    Algorithm, Allreduce, Cause, Communicator, DatapathKind, Done, Error, Failed, Request, Shape, SparseOptions,
+    UserMemory,
 };
 use flexcast_proto::sparse::{Parameters, Shard, Shards};
 use flexcast_tests::card_ranks::{CardRanks, config, filled};
@@ -48,11 +49,11 @@ fn gets(world: &CardRanks, bytes: usize, zeros: usize, options: SparseOptions, i
     let ends = world.end(|one, rank| {
         let own = filled(one, &arrays[rank as usize]);
         if in_place {
-            return one.sparse_all_reduce_in_place(own, SUM, options).expect("accepted");
+            return one.post(Allreduce::new(SUM).sparse(options).in_place(own)).expect("accepted");
         }
         let mut receive = one.card().buffer(bytes).expect("a buffer");
         receive.fill(0xa5);
-        one.sparse_all_reduce(own, receive, SUM, options).expect("accepted")
+        one.post(Allreduce::new(SUM).sparse(options).buffers(own, receive)).expect("accepted")
     });
     let expected = reference(SUM, &arrays);
     let check = |(rank, end): (usize, Result<Done, Box<Failed>>)| {
@@ -88,8 +89,9 @@ fn sums_are_right_on_both_datapaths_whatever_changes_from_call_to_call() {
                 assert!(foreign.iter().all(|bytes| (*bytes > 0) == some), "{ranks} ranks, {elements}: {foreign:?}");
             }
             // Other collectives go on between them.
-            let ends = world
-                .end(|one, rank| one.all_reduce_in_place(filled(one, &array(rank, 4096, 0)), SUM).expect("accepted"));
+            let ends = world.end(|one, rank| {
+                one.post(Allreduce::new(SUM).in_place(filled(one, &array(rank, 4096, 0)))).expect("accepted")
+            });
             ends.into_iter().for_each(|end| drop(end.expect("success")));
             gets(&world, 4 * 5003, 30, OPTIONS, false);
         }
@@ -103,7 +105,7 @@ fn ranks_that_leave_at_once_still_answer() {
     let arrays: Vec<_> = (0..3).map(|rank| array(rank, 4 * 9001, 20)).collect();
     let expected = reference(SUM, &arrays);
     let call = |one: &Communicator, rank: u32| {
-        one.sparse_all_reduce_in_place(filled(one, &arrays[rank as usize]), SUM, OPTIONS).expect("accepted")
+        one.post(Allreduce::new(SUM).sparse(OPTIONS).in_place(filled(one, &arrays[rank as usize]))).expect("accepted")
     };
     for datapath in [DatapathKind::Verbs, DatapathKind::Dpa] {
         for seed in 0..40 {
@@ -127,7 +129,7 @@ fn the_order_of_ranks_gives_the_bits_of_a_loop() {
     };
     let arrays: Vec<_> = (0..4).map(own).collect();
     let ends = world.end(|one, rank| {
-        one.sparse_all_reduce_in_place(filled(one, &arrays[rank as usize]), sum, OPTIONS).expect("accepted")
+        one.post(Allreduce::new(sum).sparse(OPTIONS).in_place(filled(one, &arrays[rank as usize]))).expect("accepted")
     });
     let expected = reference(sum, &arrays);
     for end in ends {
@@ -155,26 +157,28 @@ fn ranks_that_call_something_else_are_named_by_all() {
         let larger = SparseOptions { block_bytes: 512, ..OPTIONS };
         let odd: [(&str, Odd); 4] = [
             ("other options", |one, larger| {
-                one.sparse_all_reduce_in_place(filled(one, &[1; 4096]), SUM, larger).expect("accepted")
+                one.post(Allreduce::new(SUM).sparse(larger).in_place(filled(one, &[1; 4096]))).expect("accepted")
             }),
             ("another length", |one, _| {
-                one.sparse_all_reduce_in_place(filled(one, &[1; 8192]), SUM, OPTIONS).expect("accepted")
+                one.post(Allreduce::new(SUM).sparse(OPTIONS).in_place(filled(one, &[1; 8192]))).expect("accepted")
             }),
-            ("a dense one", |one, _| one.all_reduce_in_place(filled(one, &[1; 4096]), SUM).expect("accepted")),
+            ("a dense one", |one, _| {
+                one.post(Allreduce::new(SUM).in_place(filled(one, &[1; 4096]))).expect("accepted")
+            }),
             ("another operator", |one, _| {
                 let max = Reduction::new(Operator::Max, DataType::I32).expect("the type has it");
-                one.sparse_all_reduce_in_place(filled(one, &[1; 4096]), max, OPTIONS).expect("accepted")
+                one.post(Allreduce::new(max).sparse(OPTIONS).in_place(filled(one, &[1; 4096]))).expect("accepted")
             }),
         ];
         for (what, other) in odd {
             let world = CardRanks::new(DatapathKind::Verbs, &Machine::default(), 3, &config());
             if is_connected {
                 gets(&world, 4096, 0, OPTIONS, true);
-                world.end(|one, _| one.all_reduce_in_place(filled(one, &[1; 4096]), SUM).expect("accepted"));
+                world.end(|one, _| one.post(Allreduce::new(SUM).in_place(filled(one, &[1; 4096]))).expect("accepted"));
             }
             let ends = world.end(|one, rank| match rank {
                 1 => other(one, larger),
-                _ => one.sparse_all_reduce_in_place(filled(one, &[1; 4096]), SUM, OPTIONS).expect("accepted"),
+                _ => one.post(Allreduce::new(SUM).sparse(OPTIONS).in_place(filled(one, &[1; 4096]))).expect("accepted"),
             });
             for (rank, end) in ends.into_iter().enumerate() {
                 let failed = end.expect_err("they differ");
@@ -195,7 +199,12 @@ fn a_rank_that_stops_is_named_and_buffers_come_back() {
         gets(&world, 4096, 0, OPTIONS, true);
         let callers = world.all.iter().filter(|one| one.rank() != 2);
         let posted: Vec<_> = callers
-            .map(|one| (one, one.sparse_all_reduce_in_place(filled(one, &[1; 4096]), SUM, OPTIONS).expect("accepted")))
+            .map(|one| {
+                (
+                    one,
+                    one.post(Allreduce::new(SUM).sparse(OPTIONS).in_place(filled(one, &[1; 4096]))).expect("accepted"),
+                )
+            })
             .collect();
         for end in ended(&world.provider, posted) {
             let failed = end.expect_err("rank 2 is missing");
@@ -204,7 +213,7 @@ fn a_rank_that_stops_is_named_and_buffers_come_back() {
         }
         // The communicator has failed.
         let one = &world.all[0];
-        assert!(one.sparse_all_reduce_in_place(filled(one, &[1; 4096]), SUM, OPTIONS).is_err());
+        assert!(one.post(Allreduce::new(SUM).sparse(OPTIONS).in_place(filled(one, &[1; 4096]))).is_err());
     }
 }
 
@@ -213,7 +222,10 @@ fn a_cancelled_one_ends_on_all_ranks() {
     let world = CardRanks::new(DatapathKind::Verbs, &Machine::default(), 3, &config());
     gets(&world, 4096, 0, OPTIONS, true);
     let post = |one| {
-        Under::new(one, one.sparse_all_reduce_in_place(filled(one, &[1; 1 << 20]), SUM, OPTIONS).expect("accepted"))
+        Under::new(
+            one,
+            one.post(Allreduce::new(SUM).sparse(OPTIONS).in_place(filled(one, &[1; 1 << 20]))).expect("accepted"),
+        )
     };
     let mut all: Vec<_> = world.all.iter().map(|one: &Communicator| post(one)).collect();
     let mut is_cancelled = false;
@@ -238,7 +250,8 @@ fn what_cannot_be_is_refused_before_anything_is_sent() {
     let error = one.admits(shape(SparseOptions { blocks_per_message: 33, ..OPTIONS })).expect_err("too many");
     assert!(matches!(error, Error::Argument { .. }) && error.to_string().contains("33"), "{error}");
     let product = Reduction::new(Operator::Product, DataType::I32).expect("the type has it");
-    let failed = one.sparse_all_reduce_in_place(filled(one, &[1; 64]), product, OPTIONS).expect_err("refused");
+    let failed =
+        one.post(Allreduce::new(product).sparse(OPTIONS).in_place(filled(one, &[1; 64]))).expect_err("refused");
     assert!(failed.error.to_string().contains("use sum, min, max"), "{failed}");
 }
 
@@ -256,7 +269,7 @@ fn arrays_need_no_registration() {
     for ((one, memory), array) in world.all.iter().zip(&memories).zip(&mut arrays) {
         // SAFETY: the arrays stay as they are until the operations are over.
         let buffer = unsafe { memory.unregistered(array.as_mut_ptr(), array.len()) }.expect("a buffer");
-        posted.push((one, one.sparse_all_reduce_in_place(buffer, SUM, OPTIONS).expect("accepted")));
+        posted.push((one, one.post(Allreduce::new(SUM).sparse(OPTIONS).in_place(buffer)).expect("accepted")));
     }
     for end in ended(&world.provider, posted) {
         drop(end.expect("success"));
@@ -267,7 +280,7 @@ fn arrays_need_no_registration() {
     let one = &world.all[0];
     // SAFETY: refused, or over before the array goes.
     let buffer = unsafe { memories[0].unregistered(arrays[0].as_mut_ptr(), bytes) }.expect("a buffer");
-    assert!(one.all_reduce_in_place(buffer, SUM).is_err());
+    assert!(one.post(Allreduce::new(SUM).in_place(buffer)).is_err());
 }
 
 /// A rank goes in the middle of an operation, with its queue pairs: as a worker it owes messages, as an aggregator
@@ -282,7 +295,7 @@ fn a_rank_that_goes_in_the_middle_is_named() {
         gets(&world, 4096, 0, OPTIONS, true);
         let post = |one: &Communicator, rank| {
             let own = filled(one, &array(rank, 2 << 20, 10));
-            one.sparse_all_reduce_in_place(own, SUM, OPTIONS).expect("accepted")
+            one.post(Allreduce::new(SUM).sparse(OPTIONS).in_place(own)).expect("accepted")
         };
         for failed in world.without_the_last(post, after_ps, false) {
             assert_eq!(failed.report.failure.expect("told").failed_rank, 2, "{failed}");

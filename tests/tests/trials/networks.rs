@@ -97,7 +97,7 @@ fn calls(rank: u32, store: &str, operations: u32) -> Result<String, Box<dyn std:
         send.write(0, &filled(rank, turn))?;
         let receive = card.buffer(BYTES * RANKS as usize)?;
         let begun = Instant::now();
-        let done = communicator.wait(communicator.allgather(send, receive)?).map_err(|failed| failed.error)?;
+        let done = communicator.allgather(send, receive)?.wait().map_err(|failed| failed.error)?;
         times.push(begun.elapsed());
         let expected: Vec<u8> = (0..RANKS).flat_map(|rank| filled(rank, turn)).collect();
         if done.receive.to_vec()? != expected {

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use flexcast::bootstrap::{StoreConfig, TcpStore};
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{
-    Card, Communicator, Config, Done, Error, Failed, Selection, SparseOptions, ThreadOptions, Tuning, UdpOptions,
+    Allreduce, Card, Communicator, Config, Done, Error, Failed, Selection, SparseOptions, ThreadOptions, Tuning,
+    UdpOptions,
 };
 
 use super::draws::Draws;
@@ -153,13 +154,13 @@ impl Calls<'_> {
         let done = match operation {
             0 | 1 => {
                 let contents = if rank == root { own } else { vec![0; bytes] };
-                let done = communicator.wait(communicator.broadcast(buffer(&contents)?, root)?)?;
+                let done = communicator.broadcast(buffer(&contents)?, root)?.wait()?;
                 self.check("broadcast", &done.receive.to_vec()?, &filled(seed, root, number, bytes))?;
                 done
             }
             2 | 3 => {
                 let request = communicator.allgather(buffer(&own)?, empty(bytes * ranks as usize)?)?;
-                let done = communicator.wait(request)?;
+                let done = request.wait()?;
                 self.check("allgather", &done.receive.to_vec()?, &all(bytes))?;
                 done
             }
@@ -176,10 +177,10 @@ impl Calls<'_> {
                 };
                 let (send, receive) = (buffer(&contribution(rank))?, buffer(&vec![0xa5; bytes])?);
                 let request = match sparse {
-                    true => communicator.sparse_all_reduce(send, receive, SUM, options)?,
-                    false => communicator.all_reduce(send, receive, SUM)?,
+                    true => communicator.post(Allreduce::new(SUM).sparse(options).buffers(send, receive))?,
+                    false => communicator.allreduce(send, receive, SUM)?,
                 };
-                let done = communicator.wait(request)?;
+                let done = request.wait()?;
                 let mut sums = vec![0; bytes];
                 (0..ranks).for_each(|rank| SUM.combine(&mut sums, &contribution(rank)));
                 self.check(if sparse { "sparse allreduce" } else { "allreduce" }, &done.receive.to_vec()?, &sums)?;
@@ -188,14 +189,14 @@ impl Calls<'_> {
             5 => {
                 let block = bytes / ranks as usize;
                 let send = filled(seed, rank, number, block * ranks as usize);
-                let request = communicator.all_to_all(buffer(&send)?, empty(send.len())?)?;
-                let done = communicator.wait(request)?;
+                let request = communicator.alltoall(buffer(&send)?, empty(send.len())?)?;
+                let done = request.wait()?;
                 let theirs =
                     |from: u32| filled(seed, from, number, send.len())[rank as usize * block..][..block].to_vec();
                 self.check("alltoall", &done.receive.to_vec()?, &(0..ranks).flat_map(theirs).collect::<Vec<_>>())?;
                 done
             }
-            _ => communicator.wait(communicator.barrier()?)?,
+            _ => communicator.barrier()?.wait()?,
         };
         self.number += 1;
         let Done { report, .. } = done;
@@ -254,7 +255,7 @@ fn go(task: &str) -> Result<(), Ended> {
         if calls.number.is_multiple_of(8) {
             let mut over = card.buffer(1)?;
             over.fill(u8::from(Instant::now() >= until));
-            let over = communicator.wait(communicator.broadcast(over, 0)?)?.receive.to_vec()?;
+            let over = communicator.broadcast(over, 0)?.wait()?.receive.to_vec()?;
             let is_time = told.elapsed() >= Duration::from_millis(500);
             if is_time || over == [1] {
                 told = Instant::now();

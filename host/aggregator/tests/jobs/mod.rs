@@ -14,7 +14,7 @@ use std::time::Duration;
 use flexcast::aggregator::Status;
 use flexcast::bootstrap::TcpStore;
 use flexcast::reduce::{DataType, Operator, Reduction};
-use flexcast::{Card, Communicator, Config, SparseOptions};
+use flexcast::{Allreduce, Card, Communicator, Config, SparseOptions};
 use flexcast_aggregator::daemon::ask;
 
 /// Longest that anything here may take; it is far less.
@@ -227,9 +227,10 @@ fn sum(card: &Card, communicator: &Communicator, elements: usize, data_type: Dat
     let reduction = Reduction::new(Operator::Sum, data_type).unwrap();
     let options = SparseOptions::default();
     let receive = card.buffer(elements * 4).unwrap();
-    let request =
-        communicator.sparse_all_reduce(send, receive, reduction, options).map_err(|failed| failed.to_string())?;
-    let done = communicator.wait(request).map_err(|failed| failed.error.to_string())?;
+    let request = communicator
+        .post(Allreduce::new(reduction).sparse(options).buffers(send, receive))
+        .map_err(|failed| failed.to_string())?;
+    let done = request.wait().map_err(|failed| failed.error.to_string())?;
     Ok(done.receive.to_vec().unwrap())
 }
 

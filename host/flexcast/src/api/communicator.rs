@@ -352,15 +352,8 @@ impl Communicator {
         self.0.with(|datapath| datapath.deadline_ps())
     }
 
-    /// Whether an operation is over; moves the protocol on.
-    ///
-    /// # Errors
-    /// That of the operation. [`Error::ForeignRequest`]; the failure of a library call, after which the communicator is
-    /// of no use: these two without buffers.
-    pub fn test(&self, request: Request) -> Result<Test, Box<Failed>> {
-        if !self.is_own(&request) {
-            return Err(Box::new(Failed::of(Error::ForeignRequest { request: request.number() })));
-        }
+    /// See [`Request::test`].
+    pub(crate) fn test(&self, request: Request) -> Result<Test, Box<Failed>> {
         let number = request.number();
         let mut done = self.0.requests.take_done(number);
         if done.is_none() {

@@ -4,6 +4,7 @@
 //! so what they send comes as far as it can. Whatever that is, operations end in time, well or with a typed error, give
 //! their buffers back, and nothing panics.
 
+use crate::api::call::{Gather, Reduce, ReduceScatter, Scatter};
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -180,12 +181,16 @@ impl World {
         match which & 15 {
             0..3 => communicator.broadcast(buffer(bytes)?, root),
             3..6 => communicator.allgather(buffer(bytes)?, buffer(bytes * ranks)?),
-            6 => communicator.all_reduce(buffer(bytes / 4 * 4)?, buffer(bytes / 4 * 4)?, SUM),
-            7 => communicator.reduce(buffer(bytes / 4 * 4)?, buffer(bytes / 4 * 4)?, root, SUM),
-            8 => communicator.reduce_scatter(buffer(bytes / 4 * 4 * ranks)?, buffer(bytes / 4 * 4)?, SUM),
-            9 | 10 => communicator.all_to_all(buffer(bytes * ranks)?, buffer(bytes * ranks)?),
-            11 => communicator.gather(buffer(bytes)?, buffer(if root == OWN { bytes * ranks } else { 0 })?, root),
-            12 => communicator.scatter(buffer(if root == OWN { bytes * ranks } else { 0 })?, buffer(bytes)?, root),
+            6 => communicator.allreduce(buffer(bytes / 4 * 4)?, buffer(bytes / 4 * 4)?, SUM),
+            7 => communicator.post(Reduce::to(root, SUM).buffers(buffer(bytes / 4 * 4)?, buffer(bytes / 4 * 4)?)),
+            8 => communicator
+                .post(ReduceScatter::new(SUM).buffers(buffer(bytes / 4 * 4 * ranks)?, buffer(bytes / 4 * 4)?)),
+            9 | 10 => communicator.alltoall(buffer(bytes * ranks)?, buffer(bytes * ranks)?),
+            11 => communicator
+                .post(Gather::to(root).buffers(buffer(bytes)?, buffer(if root == OWN { bytes * ranks } else { 0 })?)),
+            12 => communicator.post(
+                Scatter::from(root).buffers(buffer(if root == OWN { bytes * ranks } else { 0 })?, buffer(bytes)?),
+            ),
             _ => communicator.barrier(),
         }
     }
@@ -289,7 +294,7 @@ pub fn peers(data: &[u8]) {
     // All go.
     world.others = [None, None];
     for request in requests {
-        if let Err(failed) = world.communicator.wait(request) {
+        if let Err(failed) = request.wait() {
             let is_typed =
                 matches!(failed.error, Error::Failed { .. } | Error::Connection { .. } | Error::Broken { .. });
             assert!(is_typed, "{}", failed.error);

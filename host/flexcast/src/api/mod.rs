@@ -1,6 +1,6 @@
 //! API: cards, communicators, buffers, requests.
 
-pub(crate) mod collectives;
+pub(crate) mod call;
 pub(crate) mod communicator;
 #[doc(hidden)]
 pub mod hostile;

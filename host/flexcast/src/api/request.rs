@@ -11,7 +11,7 @@ use crate::op::outcome::{Done, Failed, Outcome};
 
 /// An operation under way, which keeps its communicator. Its buffers come back when it is over, by one of three ways:
 ///
-/// - [`Communicator::wait`] or [`Communicator::test`];
+/// - [`Request::wait`] or [`Request::test`];
 /// - as a future: it ends with what `wait` returns. It moves the protocol on whenever it is polled, and is woken when
 ///   the operation ends; somebody must make progress in the meantime, such as a progress thread
 ///   ([`Config::progress_thread`](crate::Config::progress_thread)).
@@ -27,6 +27,29 @@ pub struct Request {
 impl Request {
     pub(crate) fn new(number: u64, communicator: Communicator) -> Self {
         Self { number, communicator: Some(communicator) }
+    }
+
+    /// Waits until the operation is over. It ends: every phase of an operation has its bound.
+    ///
+    /// # Errors
+    /// As [`Request::test`].
+    pub fn wait(self) -> Result<Done, Box<Failed>> {
+        match self.communicator.clone() {
+            Some(communicator) => communicator.wait(self),
+            None => Err(Box::new(Failed::of(Error::ForeignRequest { request: self.number }))),
+        }
+    }
+
+    /// Whether the operation is over; moves the protocol on.
+    ///
+    /// # Errors
+    /// That of the operation. The failure of a library call, after which the communicator is of no use: without
+    /// buffers.
+    pub fn test(self) -> Result<Test, Box<Failed>> {
+        match self.communicator.clone() {
+            Some(communicator) => communicator.test(self),
+            None => Err(Box::new(Failed::of(Error::ForeignRequest { request: self.number }))),
+        }
     }
 
     pub(crate) fn number(&self) -> u64 {

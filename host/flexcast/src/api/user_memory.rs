@@ -87,7 +87,7 @@ impl UserMemory {
     }
 
     /// The same without a registration, for a sparse AllReduce, which copies blocks and needs none; see
-    /// [`Communicator::sparse_all_reduce`](crate::Communicator::sparse_all_reduce).
+    /// [`Allreduce::sparse`](crate::Allreduce::sparse).
     ///
     /// # Errors
     /// [`Error::Argument`] for a null pointer.

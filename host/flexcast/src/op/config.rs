@@ -199,7 +199,7 @@ pub struct Config {
     /// since the host is to have nothing to do). What is chosen for each operation is in its [`Report`](crate::Report).
     /// Connections are made for what may be chosen: four queue pairs to each other rank up to
     /// [`MAX_LINEAR_RANKS`](crate::MAX_LINEAR_RANKS) ranks, to log2 of as many beyond. Collectives between pairs of
-    /// ranks ([`Communicator::all_reduce`](crate::Communicator::all_reduce) and the like) take an algorithm that is
+    /// ranks ([`Allreduce`](crate::Allreduce) and the like) take an algorithm that is
     /// named where it carries them, and make connections of their own when the first of them is called
     /// ([`Footprint::pair_queue_pairs`](crate::Footprint::pair_queue_pairs)). Default automatic.
     pub algorithm: Selection,

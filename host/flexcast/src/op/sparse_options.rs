@@ -7,7 +7,7 @@ use crate::op::reduce::{Operator, Reduction};
 /// Shards of one aggregator, among which others go on while one waits for the messages of an iteration.
 const MOST_SHARDS: u64 = 3;
 
-/// Parameters of a sparse AllReduce ([`Communicator::sparse_all_reduce`](crate::Communicator::sparse_all_reduce)),
+/// Parameters of a sparse AllReduce ([`Allreduce::sparse`](crate::Allreduce::sparse)),
 /// alike on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SparseOptions {

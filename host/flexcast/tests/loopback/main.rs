@@ -69,24 +69,24 @@ fn every_collective_has_every_byte_on_one_to_five_ranks_short_and_long() {
                     for root in 0..ranks {
                         let buffer = if root == own { of(&pattern(root, len)) } else { nothing(len) };
                         let request = communicator.broadcast(buffer, root).unwrap();
-                        assert_eq!(communicator.wait(request).unwrap().receive.to_vec().unwrap(), pattern(root, len));
+                        assert_eq!(request.wait().unwrap().receive.to_vec().unwrap(), pattern(root, len));
                     }
                     let all: Vec<u8> = (0..ranks).flat_map(|rank| pattern(rank, len)).collect();
                     let request =
                         communicator.allgather(of(&pattern(own, len)), nothing(len * ranks as usize)).unwrap();
-                    assert_eq!(communicator.wait(request).unwrap().receive.to_vec().unwrap(), all);
+                    assert_eq!(request.wait().unwrap().receive.to_vec().unwrap(), all);
                     let count = len / 4;
                     let sums: Vec<u32> =
                         (0..count as u32).map(|at| (0..ranks).map(|rank| at * 3 + rank).sum()).collect();
                     let request =
-                        communicator.all_reduce(of(&bytes_of(&words(own, count))), nothing(len), sum()).unwrap();
-                    assert_eq!(communicator.wait(request).unwrap().receive.to_vec().unwrap(), bytes_of(&sums));
+                        communicator.allreduce(of(&bytes_of(&words(own, count))), nothing(len), sum()).unwrap();
+                    assert_eq!(request.wait().unwrap().receive.to_vec().unwrap(), bytes_of(&sums));
                     let to_all: Vec<u8> = (0..ranks).flat_map(|to| pattern(own * 16 + to, len)).collect();
                     let from_all: Vec<u8> = (0..ranks).flat_map(|from| pattern(from * 16 + own, len)).collect();
-                    let request = communicator.all_to_all(of(&to_all), nothing(len * ranks as usize)).unwrap();
-                    assert_eq!(communicator.wait(request).unwrap().receive.to_vec().unwrap(), from_all);
+                    let request = communicator.alltoall(of(&to_all), nothing(len * ranks as usize)).unwrap();
+                    assert_eq!(request.wait().unwrap().receive.to_vec().unwrap(), from_all);
                     let request = communicator.barrier().unwrap();
-                    communicator.wait(request).unwrap();
+                    request.wait().unwrap();
                 },
             );
         }
@@ -102,8 +102,8 @@ fn calls_that_differ_fail_on_all_ranks_and_name_both() {
             let card = communicator.card().clone();
             // One rank takes a message of another length.
             let len = if communicator.rank() == 1 { 8 } else { 4 };
-            let request = communicator.all_reduce(card.buffer(len).unwrap(), card.buffer(len).unwrap(), sum()).unwrap();
-            communicator.wait(request).unwrap_err().to_string()
+            let request = communicator.allreduce(card.buffer(len).unwrap(), card.buffer(len).unwrap(), sum()).unwrap();
+            request.wait().unwrap_err().to_string()
         },
     );
     for text in texts {
@@ -126,7 +126,7 @@ fn a_rank_that_goes_fails_those_that_wait_for_it_and_no_others() {
             }
             left.lock().unwrap().recv_timeout(Duration::from_secs(10)).unwrap();
             let request = communicator.barrier().unwrap();
-            Some(communicator.wait(request).unwrap_err().to_string())
+            Some(request.wait().unwrap_err().to_string())
         },
     );
     let text = texts[0].as_ref().unwrap();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use flexcast::aggregator::{Server, Settings};
 use flexcast::bootstrap::{Exchange, ExchangeError, Secret};
 use flexcast::reduce::{DataType, Operator, Reduction};
-use flexcast::{Config, Error, Selection, SparseOptions};
+use flexcast::{Allreduce, Config, Error, Selection, SparseOptions};
 
 use crate::faults::OnDrop;
 use crate::group::{Group, block, check};
@@ -75,8 +75,8 @@ fn alltoall(communicator: &flexcast::Communicator, rank: u32) -> Result<(), Erro
         send.write(other as usize * BYTES, &block(rank * ranks + other, BYTES)).unwrap();
     }
     let receive = card.buffer(ranks as usize * BYTES).unwrap();
-    let request = communicator.all_to_all(send, receive).map_err(|failed| failed.error)?;
-    let done = communicator.wait(request).map_err(|failed| failed.error)?;
+    let request = communicator.alltoall(send, receive).map_err(|failed| failed.error)?;
+    let done = request.wait().map_err(|failed| failed.error)?;
     (0..ranks).for_each(|other| check(&done.receive, other as usize * BYTES, &block(other * ranks + rank, BYTES)));
     Ok(())
 }
@@ -230,8 +230,8 @@ fn sum(communicator: &flexcast::Communicator, rank: u32) -> Result<(), Error> {
     send.write(0, &of(rank).flat_map(u32::to_ne_bytes).collect::<Vec<_>>()).unwrap();
     let receive = card.buffer(send.len()).unwrap();
     let sum = Reduction::of(Operator::Sum, DataType::U32).unwrap();
-    let request = communicator.sparse_all_reduce(send, receive, sum, SparseOptions::default());
-    let done = request.and_then(|request| communicator.wait(request)).map_err(|failed| failed.error)?;
+    let request = communicator.post(Allreduce::new(sum).sparse(SparseOptions::default()).buffers(send, receive));
+    let done = request.and_then(|request| request.wait()).map_err(|failed| failed.error)?;
     let expected = (1..=elements).map(|at| at * (1..=communicator.size()).sum::<u32>());
     check(&done.receive, 0, &expected.flat_map(u32::to_ne_bytes).collect::<Vec<_>>());
     Ok(())
@@ -441,7 +441,7 @@ fn silent_connections_do_not_end_a_job() {
             // Barriers for a while, and then connections that are made in the midst of it all.
             for _ in 0..100 {
                 std::thread::sleep(Duration::from_millis(2));
-                let done = communicator.wait(communicator.barrier().unwrap());
+                let done = communicator.barrier().unwrap().wait();
                 done.map(drop).unwrap_or_else(|failed| panic!("{failed}"));
             }
             alltoall(communicator, rank).unwrap_or_else(|error| panic!("{error}"));

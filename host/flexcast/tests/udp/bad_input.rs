@@ -17,7 +17,7 @@ fn gather(communicator: &Communicator, rank: u32, turns: u32, bytes: usize) {
         let mut send = card.buffer(bytes).unwrap();
         send.write(0, &block(rank + turn, bytes)).unwrap();
         let request = communicator.allgather(send, card.buffer(ranks as usize * bytes).unwrap()).unwrap();
-        let done = communicator.wait(request).unwrap();
+        let done = request.wait().unwrap();
         (0..ranks).for_each(|other| check(&done.receive, other as usize * bytes, &block(other + turn, bytes)));
     }
 }

@@ -2,7 +2,10 @@
 //! contributions.
 
 use flexcast::reduce::{DataType, Operator, Reduction};
-use flexcast::{Algorithm, Blocks, Buffer, Cause, Communicator, Config, Error, Selection};
+use flexcast::{
+    Algorithm, Allgather, Allreduce, Alltoall, Blocks, Buffer, Cause, Communicator, Config, Error, Gather, Reduce,
+    ReduceScatter, Scatter, Selection,
+};
 
 use crate::group::{Group, block, check};
 use crate::options;
@@ -58,23 +61,24 @@ fn reductions_are_right(configure: impl Fn(Config) -> Config + Sync + Copy + 'st
                     let (own, all) = (elements(rank, count, reduction), reduced(ranks, count, reduction));
                     let send = filled(communicator, &own);
                     let receive = empty(communicator, own.len());
-                    let done = communicator.wait(communicator.all_reduce(send, receive, reduction).unwrap()).unwrap();
+                    let done = communicator.allreduce(send, receive, reduction).unwrap().wait().unwrap();
                     check(&done.receive, 0, &all);
                     check(&done.send.unwrap(), 0, &own);
                     let buffer = filled(communicator, &own);
-                    let done = communicator.wait(communicator.all_reduce_in_place(buffer, reduction).unwrap()).unwrap();
+                    let done = communicator.post(Allreduce::new(reduction).in_place(buffer)).unwrap().wait().unwrap();
                     check(&done.receive, 0, &all);
                     for root in [0, ranks - 1] {
                         let send = filled(communicator, &own);
                         let receive = empty(communicator, if rank == root { own.len() } else { 0 });
-                        let request = communicator.reduce(send, receive, root, reduction).unwrap();
-                        let done = communicator.wait(request).unwrap();
+                        let request = communicator.post(Reduce::to(root, reduction).buffers(send, receive)).unwrap();
+                        let done = request.wait().unwrap();
                         if rank == root {
                             check(&done.receive, 0, &all);
                         }
-                        let request =
-                            communicator.reduce_in_place(filled(communicator, &own), root, reduction).unwrap();
-                        let done = communicator.wait(request).unwrap();
+                        let request = communicator
+                            .post(Reduce::to(root, reduction).in_place(filled(communicator, &own)))
+                            .unwrap();
+                        let done = request.wait().unwrap();
                         check(&done.receive, 0, if rank == root { &all } else { &own });
                     }
                     // Shares of different lengths, and one of none.
@@ -88,18 +92,21 @@ fn reductions_are_right(configure: impl Fn(Config) -> Config + Sync + Copy + 'st
                     let start: u64 = counts[..rank as usize].iter().sum();
                     let mine = &all[start as usize..][..counts[rank as usize] as usize];
                     let (send, receive) = (filled(communicator, &own), empty(communicator, mine.len()));
-                    let request = communicator.reduce_scatterv(send, receive, &counts, reduction).unwrap();
-                    check(&communicator.wait(request).unwrap().receive, 0, mine);
+                    let request = communicator
+                        .post(ReduceScatter::new(reduction).counts(&counts).buffers(send, receive))
+                        .unwrap();
+                    check(&request.wait().unwrap().receive, 0, mine);
                     let buffer = filled(communicator, &own);
-                    let request = communicator.reduce_scatterv_in_place(buffer, &counts, reduction).unwrap();
-                    check(&communicator.wait(request).unwrap().receive, 0, mine);
+                    let request =
+                        communicator.post(ReduceScatter::new(reduction).counts(&counts).in_place(buffer)).unwrap();
+                    check(&request.wait().unwrap().receive, 0, mine);
                 }
                 let all = reduced(ranks, 100 * ranks as usize, reduction);
                 let send = filled(communicator, &elements(rank, 100 * ranks as usize, reduction));
                 let receive = empty(communicator, 100 * element);
-                let request = communicator.reduce_scatter(send, receive, reduction).unwrap();
+                let request = communicator.post(ReduceScatter::new(reduction).buffers(send, receive)).unwrap();
                 let mine = &all[rank as usize * 100 * element..][..100 * element];
-                check(&communicator.wait(request).unwrap().receive, 0, mine);
+                check(&request.wait().unwrap().receive, 0, mine);
             }
         });
     }
@@ -131,34 +138,36 @@ fn blocks_from_each_to_each_are_right() {
                 let to_here: Vec<u8> = everyone().flat_map(|from| part(from, rank, bytes)).collect();
                 let send = filled(communicator, &from_here);
                 let receive = empty(communicator, to_here.len());
-                let request = communicator.all_to_all(send, receive).unwrap();
-                check(&communicator.wait(request).unwrap().receive, 0, &to_here);
-                let request = communicator.all_to_all_in_place(filled(communicator, &from_here)).unwrap();
-                check(&communicator.wait(request).unwrap().receive, 0, &to_here);
+                let request = communicator.alltoall(send, receive).unwrap();
+                check(&request.wait().unwrap().receive, 0, &to_here);
+                let request = communicator.post(Alltoall::new().in_place(filled(communicator, &from_here))).unwrap();
+                check(&request.wait().unwrap().receive, 0, &to_here);
                 let root = ranks / 2;
                 let own = part(rank, rank, bytes);
                 let all: Vec<u8> = everyone().flat_map(|from| part(from, from, bytes)).collect();
                 let receive = empty(communicator, if rank == root { all.len() } else { 3 });
-                let request = communicator.gather(filled(communicator, &own), receive, root).unwrap();
-                let done = communicator.wait(request).unwrap();
+                let request = communicator.post(Gather::to(root).buffers(filled(communicator, &own), receive)).unwrap();
+                let done = request.wait().unwrap();
                 check(&done.receive, 0, if rank == root { &all } else { &[0xA5; 3] });
                 let send = if rank == root { filled(communicator, &all) } else { empty(communicator, 0) };
-                let request = communicator.scatter(send, empty(communicator, bytes), root).unwrap();
-                check(&communicator.wait(request).unwrap().receive, 0, &own);
+                let request = communicator.post(Scatter::from(root).buffers(send, empty(communicator, bytes))).unwrap();
+                check(&request.wait().unwrap().receive, 0, &own);
                 let request = if rank == root {
                     let mut receive = empty(communicator, all.len());
                     receive.write(rank as usize * bytes, &own).unwrap();
-                    communicator.gather_in_place(receive, root).unwrap()
+                    communicator.post(Gather::to(root).in_place(receive)).unwrap()
                 } else {
-                    communicator.gather(filled(communicator, &own), empty(communicator, 0), root).unwrap()
+                    communicator
+                        .post(Gather::to(root).buffers(filled(communicator, &own), empty(communicator, 0)))
+                        .unwrap()
                 };
-                let done = communicator.wait(request).unwrap();
+                let done = request.wait().unwrap();
                 if rank == root {
                     check(&done.receive, 0, &all);
                 }
             }
             let request = communicator.barrier().unwrap();
-            let done = communicator.wait(request).unwrap();
+            let done = request.wait().unwrap();
             assert_eq!(done.report.decision.algorithm(), Algorithm::Dissemination);
         });
     }
@@ -187,10 +196,9 @@ fn blocks_of_all_lengths_at_any_places_are_right() {
                 send.write(from[other as usize] as usize, &part).unwrap();
             }
             let receive = empty(communicator, receives as usize);
-            let (of, into) =
-                (Blocks { counts: &sent, displacements: &from }, Blocks { counts: &received, displacements: &to });
-            let request = communicator.all_to_allv(send, receive, of, into).unwrap();
-            let done = communicator.wait(request).unwrap();
+            let (of, into) = (Blocks { counts: &sent, displs: &from }, Blocks { counts: &received, displs: &to });
+            let request = communicator.post(Alltoall::blocks(of, into).buffers(send, receive)).unwrap();
+            let done = request.wait().unwrap();
             for other in 0..ranks {
                 let (at, len) = (to[other as usize], received[other as usize]);
                 check(&done.receive, at as usize, &block(other * 100 + rank, len as usize));
@@ -200,21 +208,24 @@ fn blocks_of_all_lengths_at_any_places_are_right() {
             let own = block(rank, sent[0] as usize);
             let counts: Vec<u64> = (0..ranks).map(|from| bytes(from, 0)).collect();
             let (places, end) = backwards(&counts);
-            let blocks = Blocks { counts: &counts, displacements: &places };
-            let nothing = Blocks { counts: &[], displacements: &[] };
+            let blocks = Blocks { counts: &counts, displs: &places };
+            let nothing = Blocks { counts: &[], displs: &[] };
             let is_root = rank == root;
             let receive = empty(communicator, if is_root { end as usize } else { 0 });
             let of = if is_root { blocks } else { nothing };
-            let request = communicator.gatherv(filled(communicator, &own), receive, of, root).unwrap();
-            let gathered = communicator.wait(request).unwrap().receive;
+            let request =
+                communicator.post(Gather::to(root).blocks(of).buffers(filled(communicator, &own), receive)).unwrap();
+            let gathered = request.wait().unwrap().receive;
             if is_root {
                 for other in 0..ranks {
                     let (at, len) = (places[other as usize], counts[other as usize]);
                     check(&gathered, at as usize, &block(other, len as usize));
                 }
             }
-            let request = communicator.scatterv(gathered, empty(communicator, own.len()), of, root).unwrap();
-            check(&communicator.wait(request).unwrap().receive, 0, &own);
+            let request = communicator
+                .post(Scatter::from(root).blocks(of).buffers(gathered, empty(communicator, own.len())))
+                .unwrap();
+            check(&request.wait().unwrap().receive, 0, &own);
         });
     }
 }
@@ -236,7 +247,9 @@ fn operations_with_and_without_a_barrier_follow_one_another() {
             let buffer = if rank == 0 { filled(communicator, &data) } else { empty(communicator, bytes) };
             requests.push((communicator.broadcast(buffer, 0).unwrap(), data));
             let own = elements(rank, 100, sum);
-            let request = communicator.reduce(filled(communicator, &own), empty(communicator, 400), 0, sum).unwrap();
+            let request = communicator
+                .post(Reduce::to(0, sum).buffers(filled(communicator, &own), empty(communicator, 400)))
+                .unwrap();
             let untouched = vec![0xA5; 400];
             requests.push((request, if rank == 0 { reduced(5, 100, sum) } else { untouched }));
             if turn % 3 == 0 {
@@ -246,7 +259,7 @@ fn operations_with_and_without_a_barrier_follow_one_another() {
             }
         }
         for (request, expected) in requests {
-            check(&communicator.wait(request).unwrap().receive, 0, &expected);
+            check(&request.wait().unwrap().receive, 0, &expected);
         }
     });
 }
@@ -255,7 +268,7 @@ fn operations_with_and_without_a_barrier_follow_one_another() {
 fn disagreement(call: impl Fn(&Communicator, u32) -> flexcast::Request + Sync) -> Vec<String> {
     let texts = std::sync::Mutex::new(Vec::new());
     Group::new(2, options(), |config| config).run(|communicator, rank| {
-        let failed = communicator.wait(call(communicator, rank)).unwrap_err();
+        let failed = call(communicator, rank).wait().unwrap_err();
         assert!(
             matches!(&failed.error, Error::Failed { failure, .. } if failure.cause == Cause::Disagrees),
             "{:?}",
@@ -273,28 +286,28 @@ fn ranks_that_call_different_things_learn_of_it() {
     let sum = of(Operator::Sum, DataType::I32);
     let texts = disagreement(|communicator, rank| {
         let reduction = if rank == 0 { sum } else { of(Operator::Max, DataType::I32) };
-        communicator.all_reduce_in_place(empty(communicator, 64), reduction).unwrap()
+        communicator.post(Allreduce::new(reduction).in_place(empty(communicator, 64))).unwrap()
     });
     let both = "rank 0 called allreduce of 64 bytes by sum on i32; rank 1 called allreduce of 64 bytes by max on i32";
     assert!(texts.len() == 4 && texts.iter().all(|text| text.contains(both)), "{texts:?}");
     let texts = disagreement(|communicator, rank| {
-        communicator.all_reduce_in_place(empty(communicator, 64 + 64 * rank as usize), sum).unwrap()
+        communicator.post(Allreduce::new(sum).in_place(empty(communicator, 64 + 64 * rank as usize))).unwrap()
     });
     let both = "rank 0 called allreduce of 64 bytes by sum on i32; rank 1 called allreduce of 128 bytes by sum on i32";
     assert!(texts.iter().all(|text| text.contains(both)), "{texts:?}");
     // One with a barrier, and one without.
     let texts = disagreement(|communicator, rank| match rank {
-        0 => communicator.allgather_in_place(empty(communicator, 2 << 20)).unwrap(),
-        _ => communicator.all_to_all_in_place(empty(communicator, 64)).unwrap(),
+        0 => communicator.post(Allgather::new().in_place(empty(communicator, 2 << 20))).unwrap(),
+        _ => communicator.post(Alltoall::new().in_place(empty(communicator, 64))).unwrap(),
     });
     let both = ["rank 0 called allgather of 1048576 bytes", "rank 1 called alltoall of 32 bytes"];
     assert!(texts.iter().all(|text| both.iter().all(|call| text.contains(call))), "{texts:?}");
     // The two ranks of a block must agree on its length.
     let texts = disagreement(|communicator, rank| {
         let counts = [8 + u64::from(rank), 8];
-        let blocks = Blocks { counts: &counts, displacements: &[0, 16] };
+        let blocks = Blocks { counts: &counts, displs: &[0, 16] };
         let (send, receive) = (empty(communicator, 32), empty(communicator, 32));
-        communicator.all_to_allv(send, receive, blocks, blocks).unwrap()
+        communicator.post(Alltoall::blocks(blocks, blocks).buffers(send, receive)).unwrap()
     });
     let both = [
         "rank 0 called alltoallv with a block of 8 bytes between these two",
@@ -314,8 +327,8 @@ fn a_rank_that_does_not_call_is_named_within_the_bound() {
             return;
         }
         let sum = Reduction::new(Operator::Sum, DataType::I32).unwrap();
-        let request = communicator.all_reduce_in_place(empty(communicator, 100_000), sum).unwrap();
-        let failed = communicator.wait(request).unwrap_err();
+        let request = communicator.post(Allreduce::new(sum).in_place(empty(communicator, 100_000))).unwrap();
+        let failed = request.wait().unwrap_err();
         assert!(failed.to_string().contains("rank 2"), "{failed}");
         assert_eq!(failed.receive.map(|buffer| buffer.len()), Some(100_000));
         assert!(begun.elapsed() < std::time::Duration::from_secs(2), "{:?}", begun.elapsed());
@@ -332,19 +345,24 @@ fn arguments_that_cannot_be_are_refused_with_the_buffers() {
             assert!(failed.receive.is_some(), "the buffer comes back");
             failed.error.to_string()
         };
-        assert!(text(communicator.all_reduce_in_place(buffer(12), sum)).contains("12 bytes are no multiple"));
-        assert!(text(communicator.all_reduce(buffer(8), buffer(16), sum)).contains("8 bytes, but 16 are needed"));
-        assert!(text(communicator.reduce(buffer(8), buffer(8), 2, sum)).contains("root 2 of 2 ranks"));
-        assert!(text(communicator.all_to_all(buffer(9), buffer(9))).contains("9 bytes, but 8 are needed"));
-        assert!(text(communicator.reduce_scatterv(buffer(8), buffer(8), &[8], sum)).contains("1 counts for 2"));
-        let blocks = Blocks { counts: &[8, 8], displacements: &[0, 4] };
-        let sent = Blocks { counts: &[4, 4], displacements: &[0, 4] };
-        let refused = communicator.all_to_allv(buffer(8), buffer(16), sent, blocks);
+        assert!(text(communicator.post(Allreduce::new(sum).in_place(buffer(12)))).contains("12 bytes are no multiple"));
+        assert!(text(communicator.allreduce(buffer(8), buffer(16), sum)).contains("8 bytes, but 16 are needed"));
+        assert!(
+            text(communicator.post(Reduce::to(2, sum).buffers(buffer(8), buffer(8)))).contains("root 2 of 2 ranks")
+        );
+        assert!(text(communicator.alltoall(buffer(9), buffer(9))).contains("9 bytes, but 8 are needed"));
+        assert!(
+            text(communicator.post(ReduceScatter::new(sum).counts(&[8]).buffers(buffer(8), buffer(8))))
+                .contains("1 counts for 2")
+        );
+        let blocks = Blocks { counts: &[8, 8], displs: &[0, 4] };
+        let sent = Blocks { counts: &[4, 4], displs: &[0, 4] };
+        let refused = communicator.post(Alltoall::blocks(sent, blocks).buffers(buffer(8), buffer(16)));
         assert!(text(refused).contains("overlap"));
         if rank == 1 {
-            assert!(text(communicator.gather_in_place(buffer(8), 0)).contains("only root 0"));
+            assert!(text(communicator.post(Gather::to(0).in_place(buffer(8)))).contains("only root 0"));
         }
         // Nothing of it has reached the other rank.
-        communicator.wait(communicator.barrier().unwrap()).unwrap();
+        communicator.barrier().unwrap().wait().unwrap();
     });
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use flexcast::bootstrap::{CallbackExchange, StoreConfig, TcpStore};
-use flexcast::{Algorithm, Card, Communicator, Config, Error, Selection, UdpOptions};
+use flexcast::{Algorithm, Allgather, Card, Communicator, Config, Error, Selection, UdpOptions};
 
 use group::{Group, block, check};
 
@@ -48,7 +48,7 @@ fn allgathers_and_broadcasts_of_all_sizes_are_right() {
                 let mut send = card.buffer(bytes).unwrap();
                 send.write(0, &block(rank, bytes)).unwrap();
                 let receive = card.buffer(bytes * ranks as usize).unwrap();
-                let done = communicator.wait(communicator.allgather(send, receive).unwrap()).unwrap();
+                let done = communicator.allgather(send, receive).unwrap().wait().unwrap();
                 for other in 0..ranks {
                     check(&done.receive, other as usize * bytes, &block(other, bytes));
                 }
@@ -63,7 +63,7 @@ fn allgathers_and_broadcasts_of_all_sizes_are_right() {
                 if rank == root {
                     buffer.write(0, &block(root, bytes)).unwrap();
                 }
-                let done = communicator.wait(communicator.broadcast(buffer, root).unwrap()).unwrap();
+                let done = communicator.broadcast(buffer, root).unwrap().wait().unwrap();
                 check(&done.receive, 0, &block(root, bytes));
             }
         });
@@ -83,15 +83,16 @@ fn unequal_contributions_displacements_and_in_place_are_right() {
         send.write(0, &block(rank, own)).unwrap();
         let mut receive = card.buffer(300_001).unwrap();
         receive.fill(0xA5);
-        let request = communicator.allgatherv_displs(send, receive, &counts, &displacements).unwrap();
-        let done = communicator.wait(request).unwrap();
+        let request =
+            communicator.post(Allgather::counts(&counts).displs(&displacements).buffers(send, receive)).unwrap();
+        let done = request.wait().unwrap();
         for (other, (count, at)) in (0..).zip(counts.iter().zip(displacements)) {
             check(&done.receive, at as usize, &block(other, *count as usize));
         }
         check(&done.receive, 300_000, &[0xA5]);
         let mut receive = card.buffer(RANKS as usize * 30_000).unwrap();
         receive.write(rank as usize * 30_000, &block(rank, 30_000)).unwrap();
-        let done = communicator.wait(communicator.allgather_in_place(receive).unwrap()).unwrap();
+        let done = communicator.post(Allgather::new().in_place(receive)).unwrap().wait().unwrap();
         (0..RANKS).for_each(|other| check(&done.receive, other as usize * 30_000, &block(other, 30_000)));
     };
     [3, 4].into_iter().for_each(|of_computer| group(of_computer).run(gather));
@@ -111,7 +112,7 @@ fn several_operations_and_communicators_run_side_by_side() {
             requests.push((turn, bytes, communicator.allgather(send, card.buffer(3 * bytes).unwrap()).unwrap()));
         }
         for (turn, bytes, request) in requests {
-            let done = communicator.wait(request).unwrap();
+            let done = request.wait().unwrap();
             (0..3).for_each(|other| check(&done.receive, other as usize * bytes, &block(other + turn, bytes)));
         }
     });
@@ -161,7 +162,7 @@ fn two_jobs_on_one_group_and_port_do_not_see_one_another() {
                 let mut send = card.buffer(bytes).unwrap();
                 send.write(0, &block(first + rank + turn, bytes)).unwrap();
                 let request = communicator.allgather(send, card.buffer(3 * bytes).unwrap()).unwrap();
-                let done = communicator.wait(request).unwrap();
+                let done = request.wait().unwrap();
                 (0..3).for_each(|other| {
                     check(&done.receive, other as usize * bytes, &block(first + other + turn, bytes))
                 });
@@ -209,7 +210,7 @@ fn each_subgroup_carries_its_share_and_strangers_are_counted() {
             if rank == 0 {
                 buffer.write(0, &block(turn, BYTES)).unwrap();
             }
-            let done = communicator.wait(communicator.broadcast(buffer, 0).unwrap()).unwrap();
+            let done = communicator.broadcast(buffer, 0).unwrap().wait().unwrap();
             check(&done.receive, 0, &block(turn, BYTES));
         }
         assert!(workers() >= 3);
@@ -245,14 +246,14 @@ fn what_is_lost_changed_doubled_or_late_is_made_good() {
                 let mut send = card.buffer(bytes).unwrap();
                 send.write(0, &block(rank + turn, bytes)).unwrap();
                 let receive = card.buffer(bytes * ranks as usize).unwrap();
-                let done = communicator.wait(communicator.allgather(send, receive).unwrap()).unwrap();
+                let done = communicator.allgather(send, receive).unwrap().wait().unwrap();
                 (0..ranks).for_each(|other| check(&done.receive, other as usize * bytes, &block(other + turn, bytes)));
                 let root = turn % ranks;
                 let mut buffer = card.buffer(2 * bytes).unwrap();
                 if rank == root {
                     buffer.write(0, &block(root, 2 * bytes)).unwrap();
                 }
-                let done = communicator.wait(communicator.broadcast(buffer, root).unwrap()).unwrap();
+                let done = communicator.broadcast(buffer, root).unwrap().wait().unwrap();
                 check(&done.receive, 0, &block(root, 2 * bytes));
             }
         });
@@ -271,7 +272,7 @@ fn without_multicast_everything_comes_from_the_neighbour() {
         let mut send = card.buffer(100_000).unwrap();
         send.write(0, &block(rank, 100_000)).unwrap();
         let request = communicator.allgather(send, card.buffer(400_000).unwrap()).unwrap();
-        let done = communicator.wait(request).unwrap();
+        let done = request.wait().unwrap();
         (0..4).for_each(|other| check(&done.receive, other as usize * 100_000, &block(other, 100_000)));
         assert_eq!(done.report.recovered_bytes, 300_000);
     });
@@ -292,7 +293,7 @@ fn giving_up_too_early_costs_time_and_no_bytes() {
             let mut send = card.buffer(bytes).unwrap();
             send.write(0, &block(rank + turn, bytes)).unwrap();
             let request = communicator.allgather(send, card.buffer(4 * bytes).unwrap()).unwrap();
-            let done = communicator.wait(request).unwrap();
+            let done = request.wait().unwrap();
             (0..4).for_each(|other| check(&done.receive, other as usize * bytes, &block(other + turn, bytes)));
             let count = u64::from(done.report.phases.cut_off().is_some());
             given_up.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
@@ -313,7 +314,7 @@ fn acknowledgements_that_never_come_only_slow_a_root_down() {
         let mut send = card.buffer(BYTES).unwrap();
         send.write(0, &block(rank, BYTES)).unwrap();
         let request = communicator.allgather(send, card.buffer(3 * BYTES).unwrap()).unwrap();
-        let done = communicator.wait(request).unwrap();
+        let done = request.wait().unwrap();
         (0..3).for_each(|other| check(&done.receive, other as usize * BYTES, &block(other, BYTES)));
     });
 }
@@ -323,8 +324,7 @@ fn whoever_calls_something_else_or_leaves_is_named_and_buffers_come_back() {
     Group::new(3, options(), multicast).run(|communicator, rank| {
         let card = communicator.card().clone();
         let root = u32::from(rank == 2);
-        let failed =
-            communicator.wait(communicator.broadcast(card.buffer(100_000).unwrap(), root).unwrap()).unwrap_err();
+        let failed = communicator.broadcast(card.buffer(100_000).unwrap(), root).unwrap().wait().unwrap_err();
         assert!(matches!(failed.error, Error::Failed { .. }), "{failed}");
         assert_eq!(failed.receive.map(|buffer| buffer.len()), Some(100_000));
         let refused = communicator.broadcast(card.buffer(8).unwrap(), 0).unwrap_err();
@@ -337,7 +337,7 @@ fn whoever_calls_something_else_or_leaves_is_named_and_buffers_come_back() {
         let card = communicator.card().clone();
         let send = card.buffer(50_000).unwrap();
         let failed = communicator.allgather(send, card.buffer(150_000).unwrap());
-        let failed = failed.and_then(|request| communicator.wait(request)).unwrap_err();
+        let failed = failed.and_then(|request| request.wait()).unwrap_err();
         let text = failed.to_string();
         assert!(text.contains("rank 1"), "{text}");
     });
@@ -357,11 +357,11 @@ fn whoever_is_gone_before_a_call_is_named_at_once() {
         std::thread::scope(|scope| {
             let other = scope.spawn(|| {
                 let other = make(TcpStore::join(StoreConfig::new(1, 2, &address)), shared);
-                other.wait(other.barrier().unwrap()).map(drop).unwrap_or_else(|failed| panic!("{failed}"));
+                other.barrier().unwrap().wait().map(drop).unwrap_or_else(|failed| panic!("{failed}"));
                 other
             });
             let communicator = make(TcpStore::with_listener(listener, StoreConfig::new(0, 2, "")), shared);
-            communicator.wait(communicator.barrier().unwrap()).map(drop).unwrap_or_else(|failed| panic!("{failed}"));
+            communicator.barrier().unwrap().wait().map(drop).unwrap_or_else(|failed| panic!("{failed}"));
             let other = other.join().unwrap();
             // Without a word, as a process that is killed.
             let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
@@ -372,7 +372,7 @@ fn whoever_is_gone_before_a_call_is_named_at_once() {
             // The progress thread sees it, with nothing under way.
             std::thread::sleep(Duration::from_millis(100));
             let begun = std::time::Instant::now();
-            let failed = communicator.barrier().and_then(|request| communicator.wait(request)).unwrap_err();
+            let failed = communicator.barrier().and_then(|request| request.wait()).unwrap_err();
             assert!(failed.to_string().contains("rank 1") && begun.elapsed() < Duration::from_secs(3), "{failed}");
         });
     }
@@ -425,7 +425,7 @@ fn overflows_are_counted_apart_and_slow_the_root_down() {
                     buffer.write(0, &block(turn, BYTES)).unwrap();
                     buffer.write(0, &[u8::from(is_seen || turn + 1 == MOST)]).unwrap();
                 }
-                let done = communicator.wait(communicator.broadcast(buffer, 0).unwrap()).unwrap();
+                let done = communicator.broadcast(buffer, 0).unwrap().wait().unwrap();
                 check(&done.receive, 1, &block(turn, BYTES)[1..]);
                 let report = done.report;
                 {
@@ -460,7 +460,7 @@ fn a_configured_rate_is_kept() {
             if rank == 0 {
                 buffer.write(0, &block(turn, BYTES)).unwrap();
             }
-            let done = communicator.wait(communicator.broadcast(buffer, 0).unwrap()).unwrap();
+            let done = communicator.broadcast(buffer, 0).unwrap().wait().unwrap();
             check(&done.receive, 0, &block(turn, BYTES));
             let report = done.report;
             // A root stops early when its receiver, which has not had a processor for long, reads the rest.

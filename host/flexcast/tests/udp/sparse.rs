@@ -1,7 +1,7 @@
 //! Sparse AllReduce over sockets: when zeros are looked for, and when the whole array is sent.
 
 use flexcast::reduce::{DataType, Operator, Reduction};
-use flexcast::{Algorithm, Communicator, Decision, SparseCost, SparseOptions, Tuning};
+use flexcast::{Algorithm, Allreduce, Communicator, Decision, SparseCost, SparseOptions, Tuning};
 
 use crate::group::{Group, check};
 use crate::options;
@@ -18,8 +18,9 @@ fn sum(communicator: &Communicator, rank: u32, blocks: usize, full: usize) -> De
     let contribution = |rank: u32| (1..=elements as u32).map(move |at| at * (rank + 1));
     send.write(0, &contribution(rank).flat_map(u32::to_ne_bytes).collect::<Vec<_>>()).unwrap();
     let receive = card.buffer(send.len()).unwrap();
-    let request = communicator.sparse_all_reduce(send, receive, SUM, SparseOptions::default()).unwrap();
-    let done = communicator.wait(request).unwrap();
+    let request =
+        communicator.post(Allreduce::new(SUM).sparse(SparseOptions::default()).buffers(send, receive)).unwrap();
+    let done = request.wait().unwrap();
     let sums = contribution((0..RANKS).map(|rank| rank + 1).sum::<u32>() - 1).flat_map(u32::to_ne_bytes);
     let zeros = std::iter::repeat_n(0, (blocks - full) * BLOCK_BYTES);
     check(&done.receive, 0, &sums.chain(zeros).collect::<Vec<_>>());

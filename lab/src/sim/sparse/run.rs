@@ -6,8 +6,8 @@ use emu_machine::with_world;
 use flexcast::p2p::reference;
 use flexcast::p2p::sparse::{self, Aggregator, Arrays, Call, Config, Order, Settings, Worker};
 use flexcast::{
-    AggregatorCard, AggregatorOptions, Communicator, Done, DpaAggregator, Firmware, Pending, PreparedAggregator,
-    Request, SparseOptions, Test, VerbsOptions,
+    AggregatorCard, AggregatorOptions, Allreduce, Communicator, Done, DpaAggregator, Firmware, Pending,
+    PreparedAggregator, Request, SparseOptions, Test, VerbsOptions,
 };
 use flexcast_proto::sparse::Shard;
 use flexio::{ProtectionDomain, Provider};
@@ -194,7 +194,7 @@ impl Ranks {
         let communicator = &self.all[rank as usize];
         let mut buffer = communicator.card().buffer(array.len()).map_err(at(rank))?;
         buffer.write(0, array).map_err(at(rank))?;
-        let posted = communicator.sparse_all_reduce_in_place(buffer, REDUCTION, self.options);
+        let posted = communicator.post(Allreduce::new(REDUCTION).sparse(self.options).in_place(buffer));
         posted.map_err(|failed| at(rank)(failed.error))
     }
 
@@ -211,7 +211,7 @@ impl Ranks {
                     communicator.progress().map_err(at(rank))?;
                     continue;
                 };
-                match communicator.test(request) {
+                match request.test() {
                     Ok(Test::Pending(request)) => requests[index] = Some(request),
                     Ok(Test::Done(ended)) => done[index] = Some(ended),
                     Err(failed) => return Err(at(rank)(failed.error)),

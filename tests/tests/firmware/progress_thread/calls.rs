@@ -4,7 +4,8 @@ use emu_config::Machine;
 use emu_machine::{Config as MachineConfig, with_world};
 use emu_provider::emulated;
 use flexcast::{
-    Buffer, Card, Communicator, Config, Control, Done, Firmware, MessageCounts, Pending, Request, Selection, Test,
+    Allgather, Buffer, Card, Communicator, Config, Control, Done, Firmware, MessageCounts, Pending, Request, Selection,
+    Test,
 };
 use flexcast_tests::image_bytes;
 
@@ -93,7 +94,7 @@ impl Call {
                 let counts: Vec<u64> = (0..ranks).map(|rank| (rank * step) as u64).collect();
                 let send = filled(&bytes(seed, rank, rank * step), rank * step);
                 let total = counts.iter().sum::<u64>() as usize;
-                communicator.allgatherv(send, filled(&[], total), &counts).expect("accepted")
+                communicator.post(Allgather::counts(&counts).buffers(send, filled(&[], total))).expect("accepted")
             }
         }
     }
@@ -121,9 +122,9 @@ pub(crate) fn pass(time_ps: u64) {
     assert!(arrived, "the world does more than it can in {time_ps} ps");
 }
 
-pub(crate) fn taken(communicator: &Communicator, mut request: Request) -> Done {
+pub(crate) fn taken(mut request: Request) -> Done {
     for _ in 0..3 {
-        match communicator.test(request).expect("success") {
+        match request.test().expect("success") {
             Test::Done(done) => return done,
             Test::Pending(pending) => request = pending,
         }
@@ -146,7 +147,7 @@ pub(crate) fn operates(all: &[Communicator], call: Call, seed: usize, chains: u6
     let expected = call.expected(all.len(), seed);
     let mut sum = MessageCounts::default();
     for ((communicator, request), before) in all.iter().zip(requests).zip(before) {
-        let done = taken(communicator, request);
+        let done = taken(request);
         assert!(done.receive.to_vec().expect("read") == expected, "{call:?} {seed}");
         let phases = done.report.phases.in_ps();
         // Who receives nothing has received everything as soon as it is armed.
@@ -174,7 +175,7 @@ pub(crate) fn operates_eagerly(all: &[Communicator], call: Call, seed: usize) {
     for ((communicator, request), before) in all.iter().zip(requests).zip(before) {
         let rank = communicator.rank();
         assert!(communicator.is_flagged().expect("read"), "rank {rank}: {call:?} {seed} is not over");
-        let done = taken(communicator, request);
+        let done = taken(request);
         assert!(done.receive.to_vec().expect("read") == expected, "{call:?} {seed}");
         let phases = done.report.phases.in_ps();
         let times = [Some(phases.posted_ps), phases.armed_ps, phases.ready_ps, phases.complete_ps, phases.released_ps];

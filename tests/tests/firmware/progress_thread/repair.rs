@@ -41,8 +41,8 @@ fn cut_off_and_complete(loss_ppm: u32, seed: u64, call: Call, silent_ps: u64) ->
                 pass(10 * PS_PER_US);
             }
         }
-        for (communicator, request) in all.iter().zip(requests) {
-            let done = taken(communicator, request);
+        for request in requests {
+            let done = taken(request);
             assert!(done.receive.to_vec().expect("read") == call.expected(all.len(), 1), "seed {seed}");
             let phases = done.report.phases.in_ps();
             ranks.push((phases.cut_off_ps, phases.complete_ps.expect("complete"), done.report.reads));

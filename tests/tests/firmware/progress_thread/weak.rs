@@ -87,9 +87,9 @@ fn watched(machine: MachineConfig, config: &Config, calls: &[Call], mut until_ne
                         continue;
                     };
                     let done = if communicator.is_flagged().expect("read") {
-                        taken(communicator, waiting)
+                        taken(waiting)
                     } else {
-                        match communicator.test(waiting).unwrap_or_else(|error| panic!("{call:?} {seed}: {error}")) {
+                        match waiting.test().unwrap_or_else(|error| panic!("{call:?} {seed}: {error}")) {
                             Test::Pending(pending) => {
                                 *request = Some(pending);
                                 continue;

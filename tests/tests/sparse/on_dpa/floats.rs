@@ -6,7 +6,7 @@ use std::time::Duration;
 use emu_config::Machine;
 use flexcast::p2p::sparse::{FixedPoint, FixedPointError};
 use flexcast::reduce::{DataType, Operator};
-use flexcast::{Aggregation, Cause, Communicator, DatapathKind, Error, Pending, SparseOptions};
+use flexcast::{Aggregation, Allreduce, Cause, Communicator, DatapathKind, Error, Pending, SparseOptions};
 use flexcast_tests::card_ranks::{CardRanks, empty, filled};
 use flexcast_tests::sparse_world::draws;
 use flexcast_tests::told;
@@ -75,7 +75,7 @@ fn adds(world: &CardRanks, elements: usize, zeros: u64, in_place: bool) {
         if in_place {
             return Ok(post(one, sum, OPTIONS, array));
         }
-        one.sparse_all_reduce(filled(one, array), empty(one, array.len()), sum, OPTIONS)
+        one.post(Allreduce::new(sum).sparse(OPTIONS).buffers(filled(one, array), empty(one, array.len())))
     });
     for (rank, done) in ends.iter().enumerate() {
         let got = done.receive.to_vec().expect("read");

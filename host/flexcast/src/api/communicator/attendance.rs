@@ -83,7 +83,7 @@ impl Attendance<'_> {
 
 impl Communicator {
     /// Keeps the progress thread, if there is one, away from the communicator while the caller waits. For loops around
-    /// [`Communicator::test`] that look at something else, too: [`Attendance::pause`] lets time pass between two looks.
+    /// [`Request::test`] that look at something else, too: [`Attendance::pause`] lets time pass between two looks.
     /// An operation that is posted meanwhile does not wake the thread.
     #[must_use]
     pub fn attend(&self) -> Attendance<'_> {
@@ -99,11 +99,8 @@ impl Communicator {
         Attendance { communicator: self }
     }
 
-    /// Waits until an operation is over. It ends: every phase of an operation has its bound.
-    ///
-    /// # Errors
-    /// As [`Communicator::test`].
-    pub fn wait(&self, mut request: Request) -> Result<Done, Box<Failed>> {
+    /// See [`Request::wait`].
+    pub(crate) fn wait(&self, mut request: Request) -> Result<Done, Box<Failed>> {
         let attendance = self.attend();
         loop {
             match self.test(request)? {

@@ -10,7 +10,7 @@ use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::{Cause, Disagreement, RankInfo};
 
 use super::Communicator;
-use crate::api::request::Test;
+use crate::api::request::{Request, Test};
 use crate::carrier::Parts;
 use crate::carrier::card::Card;
 use crate::carrier::udp::UdpOptions;
@@ -157,7 +157,7 @@ fn one_of_those_who_wait_waits_for_the_network() {
         std::thread::scope(|scope| {
             for _ in 0..CALLERS {
                 let request = communicator.broadcast(card.buffer(8).unwrap(), 0).unwrap();
-                scope.spawn(|| communicator.wait(request).unwrap());
+                scope.spawn(|| request.wait().unwrap());
             }
             std::thread::sleep(Duration::from_millis(30));
             assert_eq!(communicator.0.attending.load(Ordering::SeqCst), 1 + CALLERS);
@@ -182,14 +182,14 @@ fn nobody_waits_for_a_thread_that_is_in_a_call() {
     let waiter = Counting { is_virtual: true, ..Counting::default() };
     let (card, communicator) = staged(Arc::new(waiter), |_| {}, step);
     let post = || communicator.broadcast(card.buffer(8).unwrap(), 0).unwrap();
-    let tested = |request| match communicator.test(request).unwrap() {
+    let tested = |request: Request| match request.test().unwrap() {
         Test::Done(_) => panic!("it cannot be over"),
         Test::Pending(request) => request,
     };
     let (communicator, card, post) = (&communicator, &card, &post);
     std::thread::scope(|scope| {
         let first = post();
-        let caller = scope.spawn(|| communicator.wait(first).unwrap());
+        let caller = scope.spawn(|| first.wait().unwrap());
         has_begun.recv_timeout(SOON).unwrap();
         // The caller is in the datapath. Posts, tests and looks return all the same.
         let (told, has_told) = channel();
