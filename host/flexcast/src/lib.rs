@@ -51,7 +51,6 @@ mod mesh;
 mod op;
 pub mod p2p;
 mod plan;
-mod rc;
 
 pub use flexcast_bootstrap as bootstrap;
 

@@ -24,7 +24,7 @@ use crate::op::reduce::{DataType, Operator, Reduction};
 use crate::op::sparse_options::SparseOptions;
 use crate::p2p::messages::Begun;
 use crate::p2p::messages::sparse::{Aggregators, Outgoing, Spare, Sparse};
-use crate::rc::greeting::keyed_hash;
+use flexcast_rc::greeting::keyed_hash;
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
 

@@ -12,7 +12,7 @@ use crate::carrier::endpoint::{Endpoint, Ends, Purpose};
 use crate::engine::event::Event;
 use crate::error::Result;
 use crate::op::config::Config;
-use crate::rc::requester::{INLINE_BYTES, Outcome, PROBES, Request, Requester, Wire};
+use flexcast_rc::requester::{INLINE_BYTES, Outcome, PROBES, Request, Requester, Wire};
 
 /// Room for the longest control message without eager data.
 const MESSAGE_BYTES: usize = wire::MAX_BYTES.next_multiple_of(64);

@@ -10,7 +10,7 @@ use crate::carrier::card::DatapathKind;
 use crate::error::{Error, Result, shown};
 use crate::op::aggregation::Aggregation;
 use crate::op::config::Config;
-use crate::rc::greeting::{keyed_hash, side};
+use flexcast_rc::greeting::{keyed_hash, side};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
 /// Version of these bytes and of the control messages; raised with every change of either.

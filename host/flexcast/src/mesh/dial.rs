@@ -24,7 +24,7 @@ use super::stream::Stream;
 use super::{Address, Interest, peer};
 use crate::mesh::aggregator::{self, ANSWER_BYTES, GREETING_BYTES, Key, MOST_REFUSAL_BYTES, Report};
 use crate::mesh::external;
-use crate::rc::greeting::keyed_hash;
+use flexcast_rc::greeting::keyed_hash;
 
 /// Wait before the first repetition. It doubles with each up to [`MOST_BACKOFF`].
 const BACKOFF: Duration = Duration::from_millis(1);

@@ -25,7 +25,7 @@ use super::stream::Stream;
 use super::{Address, Watch};
 use crate::mesh::aggregator::{self, ANSWER_BYTES, GREETING_BYTES, Greeting, Key, Unheard};
 use crate::mesh::memory::{receive_with, send_with};
-use crate::rc::greeting::keyed_hash;
+use flexcast_rc::greeting::keyed_hash;
 
 /// Most strangers.
 pub(super) const MOST_STRANGERS: usize = 128;

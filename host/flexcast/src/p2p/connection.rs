@@ -13,8 +13,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::announcement::{ANNOUNCEMENT_BYTES, Announcement};
 use super::operation::Running;
 use super::{Config, Error, Traffic};
-use crate::rc::greeting::keyed_hash;
-use crate::rc::requester::{Outcome, PROBES, Request, Requester, Wire};
+use flexcast_rc::greeting::keyed_hash;
+use flexcast_rc::requester::{Outcome, PROBES, Request, Requester, Wire};
 
 /// Receives for announcements, and for the greeting before the first. A peer announces its next operation with this
 /// rank when the last one is complete, and to complete that it needs data that this rank sends after it has seen the

@@ -11,7 +11,7 @@ use zerocopy::little_endian::U32;
 use super::connection::{CONTROL_DEPTH, Connection, Slots};
 use super::endpoint::{Endpoint, Entry};
 use super::{Config, Error, Group};
-use crate::rc::requester::{PROBES, Wire};
+use flexcast_rc::requester::{PROBES, Wire};
 
 /// Most messages of one peer in one operation: the depth of a receive queue.
 const MAX_MESSAGES: u32 = 1 << 15;

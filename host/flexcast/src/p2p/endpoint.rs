@@ -6,7 +6,7 @@ use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Error;
-use crate::rc::greeting::side;
+use flexcast_rc::greeting::side;
 
 /// First word of an endpoint: a name and a version.
 const MAGIC: u32 = 0x4643_4204;

@@ -13,7 +13,7 @@ use super::linger::Lingering;
 use super::operation::{Buffer, Division, Pieces, Running};
 use super::reduce::Reducing;
 use super::{Config, Error};
-use crate::rc::requester::{Outcome, Wire};
+use flexcast_rc::requester::{Outcome, Wire};
 
 /// Bytes copied at a time from a contribution to its place.
 const COPY_BYTES: usize = 1 << 16;

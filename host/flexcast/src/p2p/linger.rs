@@ -1,7 +1,7 @@
 //! Connections that a rank gives up still answer for a while.
 //!
 //! A rank is done when it has all data. The acknowledgement of the last message may still be on its way to the sender,
-//! or be lost. A sender that waits too long for it restarts its end ([`crate::rc::requester`]) and sends the message
+//! or be lost. A sender that waits too long for it restarts its end ([`flexcast_rc::requester`]) and sends the message
 //! again. The receiver's card answers that by itself, but only while there is a queue pair. Without one the sender
 //! takes a rank that has everything for dead. So the ends that answer stay for as long as a sender may ask again; TCP's
 //! TIME-WAIT is there for the same reason.

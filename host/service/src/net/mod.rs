@@ -17,17 +17,12 @@ mod set_up;
 use std::net::{IpAddr, SocketAddr};
 
 use flexcast_proto::service::ContextId;
-use flexcast_proto::service::wire::{self, Body, Endpoint, FormatError, Link, Packet, Secret, TAG_BYTES};
+use flexcast_proto::service::wire::{self, Body, Endpoint, FormatError, Link, Packet, TAG_BYTES};
 use flexcast_proto::session::MessageTags;
+pub use flexcast_rc::greeting::keyed_hash;
 use flexio::{Gid, Mac};
 
 use crate::links::LinkEnd;
-
-/// The keyed hash of greetings: HMAC-SHA-256.
-#[must_use]
-pub fn keyed_hash(secret: &Secret, message: &[u8]) -> [u8; TAG_BYTES] {
-    hmac_sha256::HMAC::mac(message, secret.bytes())
-}
 
 /// Fresh random bytes of the operating system.
 pub(crate) fn nonce() -> std::io::Result<[u8; TAG_BYTES]> {
@@ -83,6 +78,8 @@ impl From<Link> for LinkEnd {
 
 #[cfg(test)]
 mod tests {
+    use flexcast_proto::service::wire::Secret;
+
     use super::*;
 
     #[test]

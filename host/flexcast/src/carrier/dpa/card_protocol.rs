@@ -39,7 +39,7 @@ use crate::engine::event::Event;
 use crate::error::Result;
 use crate::op::report::{MessageCounts, PhasesPs, Report};
 use crate::plan::tuner::Losses;
-use crate::rc::requester::KEEP_ALIVE_PS;
+use flexcast_rc::requester::KEEP_ALIVE_PS;
 
 /// Longest that the progress thread takes to answer a command.
 const ANSWER_PS: u64 = 1_000_000_000_000;

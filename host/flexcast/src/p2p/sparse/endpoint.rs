@@ -35,7 +35,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{Error, Party, Result, Settings};
-use crate::rc::greeting::keyed_hash;
+use flexcast_rc::greeting::keyed_hash;
 
 const MAGIC: [u8; 4] = *b"FXSE";
 const VERSION: u8 = 2;

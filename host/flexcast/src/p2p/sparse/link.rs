@@ -17,8 +17,8 @@ const SIGNALED: u32 = SEND_DEPTH / 2;
 const RECEIVE_DEPTH: u32 = 2;
 
 /// A peer that has been silent for so long is probed, by a Read of nothing: its card sees by the packet's number that
-/// one before it is missing, and asks for it ([`requester`](crate::rc::requester) does the same). The next probes come
-/// after four times as long each.
+/// one before it is missing, and asks for it ([`requester`](flexcast_rc::requester) does the same). The next probes
+/// come after four times as long each.
 const PROBE_PS: u64 = 25_000_000;
 /// Probes of one silence. Behind them there is the card's own timeout.
 const MOST_PROBES: u32 = 3;

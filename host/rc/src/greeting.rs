@@ -5,12 +5,14 @@ use flexcast_proto::session::{Party, Secret, TAG_BYTES};
 use flexio::Gid;
 
 /// The keyed hash of handshakes and greetings: HMAC-SHA-256.
-pub(crate) fn keyed_hash(secret: &Secret, message: &[u8]) -> [u8; TAG_BYTES] {
+#[must_use]
+pub fn keyed_hash(secret: &Secret, message: &[u8]) -> [u8; TAG_BYTES] {
     hmac_sha256::HMAC::mac(message, secret.bytes())
 }
 
 /// A rank, with its queue pairs for another one.
-pub(crate) fn side(
+#[must_use]
+pub const fn side(
     rank: u32,
     nonce: [u8; SIDE_NONCE_BYTES],
     Gid(address): Gid,

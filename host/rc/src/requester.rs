@@ -41,27 +41,43 @@ const MOST_TRIES: u32 = 4;
 
 /// How long a connection is still before a peer is probed from which its owner waits for something, although nothing of
 /// this end is under way.
-pub(crate) const KEEP_ALIVE_PS: u64 = 500_000_000_000;
+pub const KEEP_ALIVE_PS: u64 = 500_000_000_000;
 
 /// Probes that may be among the requests of one requester, for which its send queue has room.
-pub(crate) const PROBES: u32 = 2;
+pub const PROBES: u32 = 2;
 /// Bytes of a message that go with its entry, and with them to the card in one access: a BlueFlame register takes
 /// entries of 256 bytes, of which 20 are not data.
-pub(crate) const INLINE_BYTES: usize = 236;
+pub const INLINE_BYTES: usize = 236;
 // One packet on the shortest MTU.
 const _: () = assert!(INLINE_BYTES <= 256);
 
 /// What a request does. The memory that it names stays as it is until the request is over.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Request {
+pub enum Request {
     /// Sends bytes of a memory region.
     Send(LocalSlice),
     /// Sends the next bytes of [`Requester::send_short`].
     SendShort,
     /// Writes to the peer's memory. An immediate takes a receive there.
-    Write { local: Option<LocalSlice>, remote_addr: u64, rkey: u32, immediate: Option<u32> },
+    Write {
+        /// What is written; none: nothing.
+        local: Option<LocalSlice>,
+        /// Where to, in the peer's memory.
+        remote_addr: u64,
+        /// Key of that memory.
+        rkey: u32,
+        /// Immediate, which consumes a receive.
+        immediate: Option<u32>,
+    },
     /// Reads the peer's memory.
-    Read { local: LocalSlice, remote_addr: u64, rkey: u32 },
+    Read {
+        /// Where to.
+        local: LocalSlice,
+        /// What is read, in the peer's memory.
+        remote_addr: u64,
+        /// Key of that memory.
+        rkey: u32,
+    },
     /// Reads nothing.
     Probe,
 }
@@ -81,7 +97,7 @@ impl Short {
 
 impl Request {
     /// Bytes that it sends, writes or reads, but for those of a short message.
-    pub(crate) fn bytes(&self) -> u32 {
+    pub fn bytes(&self) -> u32 {
         match self {
             Self::Send(local) | Self::Read { local, .. } | Self::Write { local: Some(local), .. } => local.len,
             Self::SendShort | Self::Write { local: None, .. } | Self::Probe => 0,
@@ -103,7 +119,7 @@ struct Pending {
 
 /// What the completion of a request means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// The request is over.
     Done,
     /// Nothing for the owner: a probe, or a request that is posted again.
@@ -122,19 +138,19 @@ enum State {
 
 /// When the slowest link would have carried all that a rank has posted on its connections, at the earliest.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wire {
+pub struct Wire {
     gbit_per_s: u64,
     busy_ps: u64,
 }
 
 impl Wire {
     /// An idle one. A rate of 0 is unknown, and taken for 10 Gbit/s.
-    pub(crate) const fn new(gbit_per_s: u64) -> Self {
+    pub const fn new(gbit_per_s: u64) -> Self {
         Self { gbit_per_s: if gbit_per_s == 0 { 10 } else { gbit_per_s }, busy_ps: 0 }
     }
 
     /// Bytes are posted.
-    pub(crate) fn post(&mut self, bytes: u64, now_ps: u64) {
+    pub fn post(&mut self, bytes: u64, now_ps: u64) {
         let takes_ps = bytes.saturating_mul(8000) / self.gbit_per_s;
         self.busy_ps = self.busy_ps.max(now_ps).saturating_add(takes_ps);
     }
@@ -142,7 +158,7 @@ impl Wire {
 
 /// One end of a connection: requests go out here, and none come in.
 #[derive(Debug)]
-pub(crate) struct Requester {
+pub struct Requester {
     queue_pair: QueuePair,
     peer: Option<(RemoteQp, Path, Retry)>,
     mtu_bytes: u32,
@@ -240,7 +256,7 @@ impl Requester {
     ///
     /// # Errors
     /// [`flexio::Error::Verbs`].
-    pub(crate) fn new(queue_pair: QueuePair, mtu_bytes: u32, may_restart: bool) -> flexio::Result<Self> {
+    pub fn new(queue_pair: QueuePair, mtu_bytes: u32, may_restart: bool) -> flexio::Result<Self> {
         queue_pair.init(Access::LOCAL_WRITE, 0)?;
         Ok(Self {
             queue_pair,
@@ -257,24 +273,24 @@ impl Requester {
     }
 
     /// Number of its queue pair.
-    pub(crate) fn qpn(&self) -> u32 {
+    pub fn qpn(&self) -> u32 {
         self.queue_pair.qpn()
     }
 
     /// Connects to the peer's answering end, which expects packet 0 first.
-    pub(crate) fn connect(&mut self, peer: &RemoteQp, path: Path, retry: Retry) -> flexio::Result<()> {
+    pub fn connect(&mut self, peer: &RemoteQp, path: Path, retry: Retry) -> flexio::Result<()> {
         self.peer = Some((*peer, path, retry));
         self.queue_pair.connect(&Connection::to(*peer).first_psn(self.psn).path(path).retry(retry))
     }
 
     /// Posts a request whose completion comes with `id`, in order behind all others.
-    pub(crate) fn post(&mut self, id: u64, request: Request, now_ps: u64) -> flexio::Result<()> {
+    pub fn post(&mut self, id: u64, request: Request, now_ps: u64) -> flexio::Result<()> {
         self.push(Pending { id, request }, None, now_ps)
     }
 
     /// [`Requester::post`] of a message whose bytes, [`INLINE_BYTES`] at most, go with its entry: the card need not
     /// read them, nor, as it is alone, the entry. They are the caller's again at once.
-    pub(crate) fn send_short(&mut self, id: u64, bytes: &[u8], now_ps: u64) -> flexio::Result<()> {
+    pub fn send_short(&mut self, id: u64, bytes: &[u8], now_ps: u64) -> flexio::Result<()> {
         let mut short = Short { len: bytes.len() as u8, bytes: [0; INLINE_BYTES] };
         short.bytes[..bytes.len()].copy_from_slice(bytes);
         self.push(Pending { id, request: Request::SendShort }, Some(short), now_ps)
@@ -293,30 +309,30 @@ impl Requester {
     }
 
     /// Whether losses are expected: then a silent peer is probed sooner.
-    pub(crate) const fn expect_losses(&mut self, expected: bool) {
+    pub const fn expect_losses(&mut self, expected: bool) {
         self.silence.expects_losses = expected;
     }
 
     /// Whether all that was posted is over.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }
 
     /// When [`Requester::poll_silence`] has something to do.
-    pub(crate) fn silence_ps(&self, wire: &Wire) -> Option<u64> {
+    pub fn silence_ps(&self, wire: &Wire) -> Option<u64> {
         let waits = !self.pending.is_empty() && self.state == State::Up;
         self.silence.next_ps(wire).filter(|_| waits)
     }
 
     /// When [`Requester::keep_alive`] has something to do, if its owner has waited for the peer since `since_ps`.
-    pub(crate) fn keep_alive_ps(&self, since_ps: u64) -> Option<u64> {
+    pub fn keep_alive_ps(&self, since_ps: u64) -> Option<u64> {
         let is_still = self.pending.is_empty() && self.state == State::Up;
         is_still.then(|| self.silence.since_ps.max(since_ps).saturating_add(KEEP_ALIVE_PS))
     }
 
     /// Probes a peer for which its owner has waited since `since_ps`, if the connection has been still for long.
     /// `probe` comes back with the completion of the probe.
-    pub(crate) fn keep_alive(&mut self, probe: u64, since_ps: u64, now_ps: u64) -> flexio::Result<()> {
+    pub fn keep_alive(&mut self, probe: u64, since_ps: u64, now_ps: u64) -> flexio::Result<()> {
         match self.keep_alive_ps(since_ps) {
             Some(at_ps) if now_ps >= at_ps => self.post(probe, Request::Probe, now_ps),
             _ => Ok(()),
@@ -325,13 +341,13 @@ impl Requester {
 
     /// Whether it is between two connections: what it has been given is not with the card until [`Requester::complete`]
     /// has been called for what was flushed.
-    pub(crate) const fn is_restarting(&self) -> bool {
+    pub const fn is_restarting(&self) -> bool {
         matches!(self.state, State::Emptying(_))
     }
 
     /// Probes a peer that has not acknowledged anything for long, or begins to restart. `probe` comes back with the
     /// completion of a probe.
-    pub(crate) fn poll_silence(&mut self, probe: u64, wire: &mut Wire, now_ps: u64) -> flexio::Result<()> {
+    pub fn poll_silence(&mut self, probe: u64, wire: &mut Wire, now_ps: u64) -> flexio::Result<()> {
         if self.silence_ps(wire).is_none_or(|at_ps| now_ps < at_ps) {
             return Ok(());
         }
@@ -356,17 +372,17 @@ impl Requester {
     }
 
     /// The longest time without an acknowledgement that was awaited, since this was last asked for, in picoseconds.
-    pub(crate) const fn take_silence_ps(&mut self) -> u64 {
+    pub const fn take_silence_ps(&mut self) -> u64 {
         self.silence.take_longest_ps()
     }
 
     /// How often it has restarted since this was last asked for.
-    pub(crate) const fn take_restarts(&mut self) -> u32 {
+    pub const fn take_restarts(&mut self) -> u32 {
         std::mem::replace(&mut self.restarts, 0)
     }
 
     /// Takes the completion of a request.
-    pub(crate) fn complete(&mut self, status: u32, now_ps: u64) -> flexio::Result<Outcome> {
+    pub fn complete(&mut self, status: u32, now_ps: u64) -> flexio::Result<Outcome> {
         let mut outcome = Outcome::Nothing;
         match (status, self.state) {
             (_, State::Broken) => return Ok(outcome),
