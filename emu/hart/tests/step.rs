@@ -168,8 +168,8 @@ impl Bus for Leading<'_> {
     }
 }
 
-/// With a bus that takes accesses ahead, too: bursts execute what steps do, report which are loads and which stores, and
-/// execute any part again with what had been loaded.
+/// With a bus that takes accesses ahead, too: bursts execute what steps do, report which are loads and which stores,
+/// and execute any part again with what had been loaded.
 fn check_accesses_ahead(words: &[u32], near: &[u64], takes: &[u64], kept: u32) -> Result<(), TestCaseError> {
     let mut stepped = Fixture::new(words);
     for (register, offset) in near.iter().enumerate() {

@@ -7,7 +7,7 @@
 //! not help, the requester restarts its own end: the queue pair is emptied through ERR and RESET, begins again with the
 //! number of the oldest packet that is not acknowledged, and the same requests are posted again in the same order. The
 //! responder sees what it would have seen after a timeout: packets that it has executed are duplicates, and the next
-//! one closes the gap. It is told nothing.
+//! one closes the gap. It takes no note of it.
 //!
 //! A peer from which its owner waits for something, while nothing of this end is under way, shows nothing either when
 //! its process has ended. So such a peer is probed, too, now and then ([`KEEP_ALIVE_PS`]): a card that has forgotten
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_silence_is_told_once() {
+    fn the_longest_silence_is_taken_once() {
         let mut silence = Silence::NONE;
         silence.begin(5000);
         silence.end(5700);
