@@ -11,8 +11,8 @@ use crate::{coverage, emu_libs, fuzz, header, hot_loops, process, status, test_p
 /// Format check, images, lints and all tests.
 #[derive(clap::Args)]
 pub(crate) struct Test {
-    /// Add what takes long: fuzzing beyond the committed inputs, many more seeds, and the tests of the command-line
-    /// tool with the profile that users get.
+    /// Add what takes long: fuzzing beyond the committed inputs, many more seeds, orders of threads, and the tests of
+    /// the command-line tool with the profile that users get.
     #[arg(long)]
     long: bool,
     /// Run the steps whose name contains this word only.
@@ -91,6 +91,7 @@ const PHASES: &[Phase] = &[
     ],
     // Fuzzing takes processors that host tests leave idle; these have been built by now.
     &[&[("host tests", test_programs::run)], &[("fuzz targets", fuzz::step)]],
+    &[&[("interleavings", interleavings)]],
 ];
 
 impl Test {
@@ -173,6 +174,16 @@ fn format() -> Result<()> {
 
 fn images() -> Result<()> {
     verify::build_and_verify(&Toolchain::load("emu")?, &[]).map(drop)
+}
+
+/// Orders of threads at a communicator, tried by a checker that replaces locks: of `--long` alone, since it compiles
+/// the library once more.
+fn interleavings(run: &Run) -> Result<()> {
+    if !run.long {
+        return Ok(());
+    }
+    let features = ["--features", "interleavings", "--lib", "interleavings"];
+    process::run(workspace::cargo().args(["test", "--package", "flexcast"]).args(features))
 }
 
 /// Queue logic, the datapath and the macros, on the host.

@@ -51,6 +51,7 @@ mod mesh;
 mod op;
 pub mod p2p;
 mod plan;
+mod sync;
 
 pub use flexcast_bootstrap as bootstrap;
 

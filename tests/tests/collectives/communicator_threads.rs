@@ -80,6 +80,7 @@ fn a_structure_of_card_and_communicator_waits_on_another_thread() {
             })
             .collect();
         let ranks: Vec<Rank> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+        assert_eq!(ranks[1].communicator.rank(), 1);
         assert_eq!(ranks[1].card.device().map(|device| device.info().name.as_str()), Some("mlx5_1"));
         let _: Rank = goes_and_is_shared(ranks).remove(0);
     });

@@ -8,8 +8,8 @@ mod turns;
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ use crate::bootstrap::Exchange;
 use crate::carrier::Parts;
 use crate::carrier::card::Card;
 use crate::engine::datapath::{Datapath, Waiter};
-use crate::engine::{Admission, Posted, Requests, Task};
+use crate::engine::{Admission, Posted, Requests, Task, Turns};
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
 use crate::op::config::Config;
@@ -84,7 +84,7 @@ impl Drop for Owner {
 struct Shared {
     thread: Option<ProgressThread>,
     waiter: Arc<dyn Waiter>,
-    datapath: Mutex<Box<dyn Datapath>>,
+    turns: Turns,
     requests: Requests,
     admission: Admission,
     lists: ListPool,
@@ -107,62 +107,6 @@ struct Shared {
 impl fmt::Debug for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Communicator").field("place", &self.0.place).field("id", &self.0.id).finish_non_exhaustive()
-    }
-}
-
-/// The right to move a communicator on.
-struct Turn<'s> {
-    // Before the end of the turn, so that it is free by then: fields are dropped in their order.
-    datapath: MutexGuard<'s, Box<dyn Datapath>>,
-    _end: TurnEnd<'s>,
-}
-
-/// When a turn is over, those whose operations have ended are told, and what others have posted meanwhile is taken on.
-struct TurnEnd<'s>(&'s Shared);
-
-impl Drop for TurnEnd<'_> {
-    fn drop(&mut self) {
-        let Self(shared) = self;
-        shared.requests.tell_ended();
-        // Whoever has posted in vain has done so before this look, or gets the next turn.
-        if shared.requests.has_posted() {
-            drop(shared.try_turn());
-        }
-    }
-}
-
-impl Shared {
-    /// Takes on what was posted while another thread had the turn, and gives the turn.
-    fn begin_turn<'s>(&'s self, mut datapath: MutexGuard<'s, Box<dyn Datapath>>) -> Turn<'s> {
-        while let Some(mut posted) = self.requests.take_posted() {
-            let request = posted.request;
-            posted.posted_ps = datapath.now_ps();
-            if let Err(failed) = datapath.take_on(posted) {
-                self.requests.finish(request, Err(failed));
-            }
-        }
-        Turn { datapath, _end: TurnEnd(self) }
-    }
-
-    /// The turn, if no other thread has it.
-    fn try_turn(&self) -> Option<Turn<'_>> {
-        match self.datapath.try_lock() {
-            Ok(datapath) => Some(self.begin_turn(datapath)),
-            // After a panic the protocol's bounds end what is under way.
-            Err(TryLockError::Poisoned(poisoned)) => Some(self.begin_turn(poisoned.into_inner())),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    /// Does something with the datapath, unless another thread has it.
-    fn try_with<R>(&self, body: impl FnOnce(&mut dyn Datapath) -> R) -> Option<R> {
-        self.try_turn().map(|mut turn| body(&mut **turn.datapath))
-    }
-
-    /// Does something with the datapath, after other threads.
-    fn with<R>(&self, body: impl FnOnce(&mut dyn Datapath) -> R) -> R {
-        let datapath = self.datapath.lock().unwrap_or_else(PoisonError::into_inner);
-        body(&mut **self.begin_turn(datapath).datapath)
     }
 }
 
@@ -192,7 +136,7 @@ impl Shared {
     fn next(&self) -> Duration {
         let left_ps =
             |datapath: &mut dyn Datapath| datapath.deadline_ps().map(|due_ps| due_ps.saturating_sub(datapath.now_ps()));
-        match self.try_with(left_ps) {
+        match self.turns.try_with(left_ps) {
             Some(left_ps) => left_ps.map_or(IDLE, duration),
             None => TAKEN,
         }
@@ -227,11 +171,11 @@ impl Communicator {
         let (place, id) = (datapath.core().place, datapath.core().id);
         let options = config.progress_thread;
         let (requests, admission) = (datapath.core().requests.clone(), datapath.admission());
-        let (datapath, lists) = (Mutex::new(datapath), ListPool::new(place.ranks()));
+        let (turns, lists) = (Turns::new(datapath), ListPool::new(place.ranks()));
         let shared = |thread| Shared {
             thread,
             waiter,
-            datapath,
+            turns,
             requests,
             admission,
             lists,
@@ -294,7 +238,7 @@ impl Communicator {
     /// Control messages sent so far.
     #[must_use]
     pub fn messages(&self) -> MessageCounts {
-        self.0.with(|datapath| datapath.messages())
+        self.0.turns.with(|datapath| datapath.messages())
     }
 
     /// Counters of the receive workers, all together, as of their last report.
@@ -302,7 +246,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Flexio`].
     pub fn receive_statistics(&self) -> Result<Statistics> {
-        self.0.with(|datapath| datapath.receive_statistics())
+        self.0.turns.with(|datapath| datapath.receive_statistics())
     }
 
     /// Counters of the send workers, all together.
@@ -310,7 +254,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Flexio`].
     pub fn send_statistics(&self) -> Result<SendReport> {
-        self.0.with(|datapath| datapath.send_statistics())
+        self.0.turns.with(|datapath| datapath.send_statistics())
     }
 
     /// Whether the card says that the operation posted last is over, with the protocol on the card
@@ -321,7 +265,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Flexio`].
     pub fn is_flagged(&self) -> Result<bool> {
-        self.0.with(|datapath| datapath.is_flagged())
+        self.0.turns.with(|datapath| datapath.is_flagged())
     }
 
     /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks: while another
@@ -334,7 +278,7 @@ impl Communicator {
         if self.0.thread.is_some() {
             self.0.looks.fetch_add(1, Ordering::Relaxed);
         }
-        self.0.try_with(|datapath| self.0.progress(datapath)).unwrap_or(Ok(false))
+        self.0.turns.try_with(|datapath| self.0.progress(datapath)).unwrap_or(Ok(false))
     }
 
     /// When [`Communicator::progress`] is to be called next by the card's clock ([`Card::now`]), even if neither peers
@@ -349,7 +293,7 @@ impl Communicator {
     #[doc(hidden)]
     #[must_use]
     pub fn deadline_ps(&self) -> Option<u64> {
-        self.0.with(|datapath| datapath.deadline_ps())
+        self.0.turns.with(|datapath| datapath.deadline_ps())
     }
 
     /// See [`Request::test`].
@@ -435,23 +379,7 @@ impl Communicator {
             }
         };
         receive.tell();
-        let requests = &self.0.requests;
-        let posted = Posted { request: 0, plan, send, receive, posted_ps: 0 };
-        let number = match self.0.try_turn() {
-            Some(mut turn) => {
-                let number = requests.open();
-                let posted_ps = turn.datapath.now_ps();
-                // With the protocol on the card, that needs nobody from here on.
-                turn.datapath.take_on(Posted { request: number, posted_ps, ..posted })?;
-                number
-            }
-            None => {
-                let number = requests.leave(posted);
-                // That thread may have just finished.
-                drop(self.0.try_turn());
-                number
-            }
-        };
+        let number = self.0.turns.post(Posted { request: 0, plan, send, receive, posted_ps: 0 })?;
         self.wake_thread();
         Ok(Request::new(number, self.clone()))
     }
@@ -469,7 +397,7 @@ impl Communicator {
     /// Ends all operations of the communicator, on all ranks, as failures; it cannot be used afterwards. To be followed
     /// by tests, which give the buffers back once the card has stopped.
     pub fn cancel(&self) {
-        self.0.with(|datapath| datapath.fail_here(flexcast_proto::Cause::Cancelled));
+        self.0.turns.with(|datapath| datapath.fail_here(flexcast_proto::Cause::Cancelled));
         self.wake_thread();
     }
 
@@ -491,7 +419,7 @@ impl Communicator {
                 datapath.progress()?;
                 datapath.take_back(buffer, is_late)
             };
-            if self.0.with(step)? {
+            if self.0.turns.with(step)? {
                 return Ok(());
             }
             if is_late {
@@ -504,14 +432,14 @@ impl Communicator {
     /// Whether no operation is under way or waits for its turn.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.0.with(|datapath| datapath.is_idle())
+        self.0.turns.with(|datapath| datapath.is_idle())
     }
 
     /// What two ranks have called, if an operation has failed because they differ: alike on all ranks, and part of the
     /// error's text.
     #[must_use]
     pub fn disagreement(&self) -> Option<flexcast_proto::Disagreement> {
-        self.0.with(|datapath| datapath.disagreement())
+        self.0.turns.with(|datapath| datapath.disagreement())
     }
 }
 

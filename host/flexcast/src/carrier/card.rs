@@ -195,6 +195,26 @@ impl Card {
 
     /// This process's memory, for ranks that are threads of it: for tests, and for programs that are tried without any
     /// network. Nothing is lost, and nobody else takes part.
+    ///
+    /// ```
+    /// use flexcast::reduce::DataType;
+    /// use flexcast::{Allreduce, Card, Config, Pending};
+    ///
+    /// let card = Card::loopback();
+    /// let parts = [0, 1].map(|rank| Pending::new(&card, rank, 2, Config::for_card(&card)).unwrap());
+    /// let endpoints: Vec<_> = parts.iter().map(Pending::endpoint).collect();
+    /// std::thread::scope(|scope| {
+    ///     for part in parts {
+    ///         scope.spawn(|| {
+    ///             let communicator = part.connect(&endpoints).unwrap();
+    ///             let mut buffer = communicator.card().buffer(4).unwrap();
+    ///             buffer.write(0, &(communicator.rank() + 1).to_le_bytes()).unwrap();
+    ///             let request = communicator.post(Allreduce::sum(DataType::U32).in_place(buffer)).unwrap();
+    ///             assert_eq!(request.wait().unwrap().receive.to_vec().unwrap(), 3u32.to_le_bytes());
+    ///         });
+    ///     }
+    /// });
+    /// ```
     #[must_use]
     pub fn loopback() -> Self {
         Self::of(Loopback)

@@ -14,6 +14,8 @@ pub(crate) mod descriptor;
 pub(crate) mod eager;
 pub(crate) mod end;
 pub(crate) mod event;
+#[cfg(all(test, feature = "interleavings"))]
+mod interleavings;
 pub(crate) mod operation;
 mod progress;
 pub(crate) mod protocol;
@@ -22,6 +24,7 @@ mod requests;
 pub(crate) mod scripted;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
@@ -37,6 +40,7 @@ pub(crate) use operation::{Exchange, Operation, State};
 pub(crate) use progress::{Engine, Operations};
 pub(crate) use protocol::Protocol;
 pub(crate) use requests::Requests;
+pub(crate) use turns::Turns;
 
 /// An operation that waits for its turn: `P` is what it does.
 #[derive(Debug)]

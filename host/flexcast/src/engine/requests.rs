@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use super::{Posted, Task};
 use crate::error::Error;
 use crate::op::outcome::{Failed, Outcome};
 use crate::op::report::Report;
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The requests of a communicator. A clone is the same.
 #[derive(Clone, Debug, Default)]

@@ -162,7 +162,7 @@ fn ranks_with_cards_of_two_kinds_are_refused_and_named() {
     let own = part().endpoint();
     let text = part().connect(&[own.clone(), own.clone()]).unwrap_err().to_string();
     assert!(text.contains("rank 1") && text.contains("another number"), "{text}");
-    let text = part().connect(&[own.clone()]).unwrap_err().to_string();
+    let text = part().connect(std::slice::from_ref(&own)).unwrap_err().to_string();
     assert!(text.contains("1 endpoints for 2 ranks"), "{text}");
     let text = part().connect(&[own, Vec::new()]).unwrap_err().to_string();
     assert!(text.contains("another kind"), "{text}");

@@ -131,7 +131,7 @@ fn drive(shared: &Weak<Shared>, signal: &Signal, pinned: bool) {
             }
             let progress = |datapath: &mut dyn Datapath| (datapath.progress(), datapath.is_idle());
             // While another thread moves it on, this one need not.
-            let (moved, idle) = shared.try_with(progress).unwrap_or((Ok(false), false));
+            let (moved, idle) = shared.turns.try_with(progress).unwrap_or((Ok(false), false));
             match moved {
                 Ok(true) => {
                     in_vain = 0;
@@ -140,7 +140,7 @@ fn drive(shared: &Weak<Shared>, signal: &Signal, pinned: bool) {
                 Ok(false) => {}
                 Err(error) => {
                     // Whoever waits or tests next is told.
-                    shared.with(|datapath| datapath.core_mut().set_fault(error));
+                    shared.turns.with(|datapath| datapath.core_mut().set_fault(error));
                     return;
                 }
             }
