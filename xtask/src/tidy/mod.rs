@@ -34,10 +34,11 @@ pub(crate) struct Tidy {
 impl Tidy {
     pub(crate) fn run(&self) -> Result<()> {
         let root = workspace::root();
-        if self.figures {
-            return rooms::figures(root)?.into_iter().try_for_each(|line| status::print(format_args!("{line}")));
-        }
         let files = source_files(root)?;
+        if self.figures {
+            let lines = rooms::figures(root, &files)?;
+            return lines.into_iter().try_for_each(|line| status::print(format_args!("{line}")));
+        }
         let architecture = read(&root.join("ARCHITECTURE.md"))?;
         let checks: [(&str, Findings); 15] = [
             ("dependency arrows", arrows::check(root)?),

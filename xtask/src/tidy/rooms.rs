@@ -1,11 +1,11 @@
 //! Rooms of large crates: folders below `src`, in an order in which each uses only those before it.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use super::files::Findings;
+use super::files::{Findings, is, read};
 use super::modules::Modules;
 use crate::workspace;
 
@@ -117,13 +117,37 @@ pub(super) fn check(root: &Path) -> Result<Findings> {
 }
 
 /// Rooms and arrows of the large crates, as lines for a reader.
-pub(super) fn figures(root: &Path) -> Result<Vec<String>> {
+pub(super) fn figures(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
     let line = |house: &House| {
         let up = judge(house).len();
         let (rooms, arrows) = (house.rooms.len(), house.arrows.len());
         format!("{:<20} {:>6} lines {rooms:>3} rooms {arrows:>4} arrows {up:>3} upward", house.name, house.lines)
     };
-    Ok(houses(root)?.iter().map(line).collect())
+    let mut lines: Vec<String> = houses(root)?.iter().map(line).collect();
+    lines.push(parts(root, files)?);
+    Ok(lines)
+}
+
+/// What runs operations in the library, and what moves their bytes: types that implement either, those of tests apart.
+fn parts(root: &Path, files: &[PathBuf]) -> Result<String> {
+    let source = Path::new("host/flexcast/src");
+    let (mut engines, mut carriers) = (Vec::new(), Vec::new());
+    for path in files.iter().filter(|path| is(path, "rs") && path.starts_with(source)) {
+        let of_tests = ["scripted", "interleavings", "turns", "tests"];
+        if path.file_stem().is_some_and(|stem| of_tests.iter().any(|name| stem == *name)) {
+            continue;
+        }
+        let text = read(&root.join(path))?;
+        let name = path.strip_prefix(source).unwrap_or(path).display().to_string();
+        engines.extend(text.contains(" Datapath for ").then(|| name.clone()));
+        carriers.extend(text.contains("impl Carrier for ").then_some(name));
+    }
+    let (engines_count, carriers_count) = (engines.len(), carriers.len());
+    Ok(format!(
+        "flexcast: {engines_count} operation engines ({}), {carriers_count} carriers ({})",
+        engines.join(", "),
+        carriers.join(", ")
+    ))
 }
 
 fn order(name: &str) -> Option<&'static [&'static str]> {
