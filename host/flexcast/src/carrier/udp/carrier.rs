@@ -641,7 +641,11 @@ impl Carrier for UdpCarrier {
         Ok(moved)
     }
 
-    fn flush(&mut self, _: &mut UdpOperations, _: u64) -> Result<()> {
+    fn flush(&mut self, ops: &mut UdpOperations, _: u64) -> Result<()> {
+        // What the end of the own block has brought, among others: the next root waits for it.
+        if self.flush_mesh(ops) {
+            ops.protocol.moved();
+        }
         self.watch_connections()
     }
 
