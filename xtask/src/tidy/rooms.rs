@@ -128,7 +128,8 @@ pub(super) fn figures(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// What runs operations in the library, and what moves their bytes: types that implement either, without those of tests.
+/// What runs operations in the library, and what moves their bytes: types that implement either, without those of
+/// tests.
 fn parts(root: &Path, files: &[PathBuf]) -> Result<String> {
     let source = Path::new("host/flexcast/src");
     let (mut engines, mut carriers) = (Vec::new(), Vec::new());
