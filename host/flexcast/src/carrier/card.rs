@@ -74,11 +74,15 @@ impl fmt::Display for DatapathKind {
 pub(crate) trait CarrierCard: fmt::Debug + Send + Sync {
     fn kind(&self) -> DatapathKind;
 
-    /// The clock by which waits are bounded, in picoseconds.
-    fn now_ps(&self) -> u64;
+    /// The clock by which waits are bounded, in picoseconds: that of the RDMA card's provider.
+    fn now_ps(&self) -> u64 {
+        self.pd().map_or(0, |pd| pd.device().provider().relax().now_ps())
+    }
 
     /// The configuration of communicators that nobody has changed.
-    fn defaults(&self) -> Config;
+    fn defaults(&self) -> Config {
+        self.pd().map_or_else(Config::default, |pd| Config::for_kind(pd.device().provider().kind()))
+    }
 
     /// Makes the queues and threads of a rank.
     ///

@@ -26,8 +26,7 @@ use super::send::Send;
 use crate::carrier::control::{Control, Read};
 use crate::carrier::pairs::{self, PairCarrier, Pairs, SetupOperation, Work};
 use crate::engine::carrier::{LetGo, Withdrawn};
-use crate::engine::end::WIND_UP_PS;
-use crate::engine::{Admission, Carrier, Engine, Exchange, Operations, Posted, Protocol as _, State};
+use crate::engine::{Admission, Carrier, Engine, Exchange, Operations, Posted, Protocol as _};
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
 use crate::op::collective::Collective;
@@ -289,15 +288,7 @@ impl Carrier for DpaCarrier {
     }
 
     fn may_end_exchange(&mut self, ops: &mut DpaOperations, now_ps: u64) -> bool {
-        // The caller may stay away for long once it has ended.
-        if ops.core.broken.is_none() && self.is_waiting() {
-            return false;
-        }
-        // Others must know why this rank goes before they see that it has gone.
-        let is_late = |exchange: &Exchange<Self>| now_ps.saturating_sub(exchange.ended_ps) > WIND_UP_PS;
-        ops.exchange
-            .as_ref()
-            .is_some_and(|exchange| exchange.state == State::Released || self.is_quiet(ops) || is_late(exchange))
+        pairs::may_end(ops, (self.is_waiting(), self.is_quiet(ops)), now_ps)
     }
 
     fn end_exchange(&mut self, ops: &mut DpaOperations, exchange: Exchange<Self>, _: u64) -> Result<Outcome> {

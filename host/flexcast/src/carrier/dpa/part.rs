@@ -106,14 +106,6 @@ impl CarrierCard for DpaCard {
         DatapathKind::Dpa
     }
 
-    fn now_ps(&self) -> u64 {
-        Self::now_ps(self)
-    }
-
-    fn defaults(&self) -> Config {
-        Config::for_kind(self.device().provider().kind())
-    }
-
     fn part(&self, rank: u32, ranks: u32, config: Config) -> Result<Box<dyn CarrierPart>> {
         Ok(Box::new(Part::new(self, rank, ranks, config)?))
     }
@@ -262,16 +254,12 @@ impl Part {
         let config = Config { link_gbit_per_s: speed.link_gbit_per_s, ..config };
         let maker = Maker::new((card.pd(), card.lingering()), place, &config, config.selection()).with_adders(adders);
         queues.pairs = Pairs::new(maker, queues.pairs.group.take());
+        let mtu_bytes = card.device().port().mtu_bytes();
         let conditions = Conditions {
-            selection: config.selection(),
-            ranks: place.ranks(),
-            link_gbit_per_s: speed.link_gbit_per_s,
             receive_threads: speed.receive_threads,
-            chunk_bytes: config.chunk_bytes,
-            mtu_bytes: card.device().port().mtu_bytes(),
             staged: !config.transport.is_zero_copy(),
-            eager_bytes: protocol.eager_bytes(),
             direct: queues.pairs.group.is_some(),
+            ..Conditions::new(&config, place.ranks(), mtu_bytes, protocol.eager_bytes())
         };
         match (&mut protocol, &mut queues.control) {
             (DpaProtocol::Card(progress), _) => {

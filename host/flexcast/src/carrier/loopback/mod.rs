@@ -86,15 +86,8 @@ impl CarrierPart for Part {
         let mut conversation = Conversation::new(place, 1, config.eager_bytes.into());
         conversation.connect(id);
         let conditions = Conditions {
-            selection: config.selection(),
-            ranks: place.ranks(),
-            link_gbit_per_s: config.link_gbit_per_s,
-            receive_threads: 1,
-            chunk_bytes: config.chunk_bytes,
-            mtu_bytes: config.chunk_bytes,
-            staged: false,
-            eager_bytes: conversation.eager_bytes(),
             direct: true,
+            ..Conditions::new(&config, place.ranks(), config.chunk_bytes, conversation.eager_bytes())
         };
         let stall = StallWindow::new(ps(config.overheads.cutoff_slack));
         let waiter = Arc::clone(&inbox);

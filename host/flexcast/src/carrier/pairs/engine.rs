@@ -5,9 +5,10 @@ use flexcast_proto::{Algorithm, Cause, FailureCode};
 use super::setup::Connecting;
 use super::sparse::Need;
 use super::{News, Pairs, Refusal, SetupOperation, Way, Work};
+use crate::engine::end::WIND_UP_PS;
 use crate::engine::event::Event;
 use crate::engine::operation::Purpose as _;
-use crate::engine::{Carrier, Engine, Operation, Operations, Posted, Protocol as _};
+use crate::engine::{Carrier, Engine, Exchange, Operation, Operations, Posted, Protocol as _, State};
 use crate::error::Result;
 use crate::op::collective::Collective;
 use crate::op::config::ps;
@@ -120,6 +121,19 @@ pub(crate) fn poll<C: PairCarrier>(engine: &mut Engine<C>, now_ps: u64) -> bool 
     let any = take_news(ops, news, now_ps);
     ops.protocol.handle(now_ps, Event::Time);
     any || now_ps >= deadline_ps
+}
+
+/// Whether the exchange under way, which is over or has failed, may end. `is_waiting`: messages wait for room in a queue
+/// of the card. `is_quiet`: all that this rank has sent is acknowledged.
+pub(crate) fn may_end<C: PairCarrier>(ops: &Operations<C>, (is_waiting, is_quiet): (bool, bool), now_ps: u64) -> bool {
+    // The caller may stay away for long once it has ended.
+    if ops.core.broken.is_none() && is_waiting {
+        return false;
+    }
+    // Others must know why this rank goes before they see that it has gone.
+    let is_late = |exchange: &Exchange<C>| now_ps.saturating_sub(exchange.ended_ps) > WIND_UP_PS;
+    let may_end = |exchange: &Exchange<C>| exchange.state == State::Released || is_quiet || is_late(exchange);
+    ops.exchange.as_ref().is_some_and(may_end)
 }
 
 /// Ends an operation of blocks that has gone well. What a setup operation was run for goes on, or is done.

@@ -21,7 +21,7 @@ mod setup;
 mod sparse;
 
 pub(crate) use connect::{Maker, Refusal, unconnected};
-pub(crate) use engine::{PairCarrier, begin_collective, finish, poll};
+pub(crate) use engine::{PairCarrier, begin_collective, finish, may_end, poll};
 pub(crate) use exchange::{Work, blame, called};
 pub(crate) use setup::{SetupOperation, Way};
 pub(crate) use sparse::Adders;

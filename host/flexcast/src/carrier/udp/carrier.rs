@@ -187,15 +187,8 @@ impl UdpCarrier {
         let mut conversation = Conversation::new(place, FIRST_OPERATION, config.eager_bytes.into());
         conversation.connect(id);
         let conditions = Conditions {
-            selection: config.selection(),
-            ranks: place.ranks(),
-            link_gbit_per_s: config.link_gbit_per_s,
-            receive_threads: 1,
-            chunk_bytes: config.chunk_bytes,
-            mtu_bytes: interface.mtu_bytes(),
-            staged: false,
-            eager_bytes: conversation.eager_bytes(),
             direct: true,
+            ..Conditions::new(&config, place.ranks(), interface.mtu_bytes(), conversation.eager_bytes())
         };
         let tap = interface.options().tap.as_ref().map(|make| make(place.rank(), place.ranks()));
         let codec = Codec::new(id, place.rank(), secret);

@@ -19,9 +19,8 @@ use crate::carrier::pairs::{self, PairCarrier, Pairs, SetupOperation, Work};
 use crate::engine::carrier::{LetGo, Withdrawn};
 use crate::engine::conversation::Conversation;
 use crate::engine::descriptor::activations_ps;
-use crate::engine::end::WIND_UP_PS;
 use crate::engine::event::Event;
-use crate::engine::{Admission, Carrier, Core, Engine, Exchange, Operation, Operations, Posted, State};
+use crate::engine::{Admission, Carrier, Core, Engine, Exchange, Operation, Operations, Posted};
 use crate::error::Result;
 use crate::op::buffer::Buffer;
 use crate::op::collective::Collective;
@@ -95,16 +94,10 @@ impl VerbsCarrier {
         let Links { queues, control, pairs, roots, slots } = links;
         let mut conversation = Conversation::new(place, FIRST_OPERATION, config.eager_bytes.into());
         conversation.connect(id);
+        let mtu_bytes = card.device().port().mtu_bytes();
         let conditions = Conditions {
             selection: Selection::Multicast,
-            ranks: place.ranks(),
-            link_gbit_per_s: config.link_gbit_per_s,
-            receive_threads: 1,
-            chunk_bytes: config.chunk_bytes,
-            mtu_bytes: card.device().port().mtu_bytes(),
-            staged: false,
-            eager_bytes: conversation.eager_bytes(),
-            direct: false,
+            ..Conditions::new(&config, place.ranks(), mtu_bytes, conversation.eager_bytes())
         };
         let carrier = Self {
             arrivals: Arrivals::new(card.chunk_ps()),
@@ -332,15 +325,7 @@ impl Carrier for VerbsCarrier {
     }
 
     fn may_end_exchange(&mut self, ops: &mut VerbsOperations, now_ps: u64) -> bool {
-        // The caller may stay away for long once it has ended.
-        if ops.core.broken.is_none() && self.control.is_waiting() {
-            return false;
-        }
-        // Others must know why this rank goes before they see that it has gone.
-        let is_late = |exchange: &Exchange<Self>| now_ps.saturating_sub(exchange.ended_ps) > WIND_UP_PS;
-        ops.exchange
-            .as_ref()
-            .is_some_and(|exchange| exchange.state == State::Released || self.control.is_drained() || is_late(exchange))
+        pairs::may_end(ops, (self.control.is_waiting(), self.control.is_drained()), now_ps)
     }
 
     fn end_exchange(&mut self, ops: &mut VerbsOperations, exchange: Exchange<Self>, _: u64) -> Result<Outcome> {

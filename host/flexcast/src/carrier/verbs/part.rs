@@ -59,14 +59,6 @@ impl CarrierCard for VerbsCard {
         DatapathKind::Verbs
     }
 
-    fn now_ps(&self) -> u64 {
-        Self::now_ps(self)
-    }
-
-    fn defaults(&self) -> Config {
-        Config::for_kind(self.device().provider().kind())
-    }
-
     fn part(&self, rank: u32, ranks: u32, config: Config) -> Result<Box<dyn CarrierPart>> {
         Ok(Box::new(Part::new(self, rank, ranks, config)?))
     }

@@ -12,6 +12,7 @@ use flexcast_proto::p2p::{Allgather, Allreduce, Alltoall, Broadcast, Operation, 
 use flexcast_proto::{Algorithm, Kind, RankInfo, RankSet};
 
 use crate::op::collective::Collective;
+use crate::op::config::Config;
 use crate::op::decision::{Decision, LostMulticast};
 use crate::op::selection::Selection;
 use crate::op::sparse_cost::Densities;
@@ -140,6 +141,21 @@ pub(crate) struct Shape {
 }
 
 impl Conditions {
+    /// Of a communicator with this configuration, whose carrier has one thread, stages nothing and has no connections.
+    pub(crate) fn new(config: &Config, ranks: u32, mtu_bytes: u32, eager_bytes: u64) -> Self {
+        Self {
+            selection: config.selection(),
+            ranks,
+            link_gbit_per_s: config.link_gbit_per_s,
+            receive_threads: 1,
+            chunk_bytes: config.chunk_bytes,
+            mtu_bytes,
+            staged: false,
+            eager_bytes,
+            direct: false,
+        }
+    }
+
     /// The same of a communicator that has no connections for operations.
     pub(crate) const fn without_connections(self) -> Self {
         Self { selection: Selection::Multicast, direct: false, ..self }
