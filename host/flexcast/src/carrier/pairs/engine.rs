@@ -123,8 +123,8 @@ pub(crate) fn poll<C: PairCarrier>(engine: &mut Engine<C>, now_ps: u64) -> bool 
     any || now_ps >= deadline_ps
 }
 
-/// Whether the exchange under way, which is over or has failed, may end. `is_waiting`: messages wait for room in a queue
-/// of the card. `is_quiet`: all that this rank has sent is acknowledged.
+/// Whether the exchange under way, which is over or has failed, may end. `is_waiting`: messages wait for room in a
+/// queue of the card. `is_quiet`: all that this rank has sent is acknowledged.
 pub(crate) fn may_end<C: PairCarrier>(ops: &Operations<C>, (is_waiting, is_quiet): (bool, bool), now_ps: u64) -> bool {
     // The caller may stay away for long once it has ended.
     if ops.core.broken.is_none() && is_waiting {
