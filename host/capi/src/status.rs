@@ -174,7 +174,7 @@ impl flexcast_status {
             Error::Lent { .. } => FLEXCAST_ERROR_LENT,
             Error::Broken { .. } => FLEXCAST_ERROR_BROKEN,
             Error::ProgressThread { .. } => FLEXCAST_ERROR_PROGRESS_THREAD,
-            Error::ForeignRequest { .. } => FLEXCAST_ERROR_FOREIGN_REQUEST,
+            Error::RequestOver { .. } => FLEXCAST_ERROR_FOREIGN_REQUEST,
             Error::Interface { .. } => FLEXCAST_ERROR_INTERFACE,
             Error::Socket { .. } => FLEXCAST_ERROR_SOCKET,
             Error::Variable { .. } => FLEXCAST_ERROR_VARIABLE,

@@ -285,9 +285,9 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// A request of another communicator, or one whose end has been told.
-    #[error("request {request} is none of this communicator's, or over: test it once, on the one that made it")]
-    ForeignRequest {
+    /// A request whose outcome has been given before.
+    #[error("request {request} is over, and its outcome has been given: do not poll it again")]
+    RequestOver {
         /// Its number.
         request: u64,
     },

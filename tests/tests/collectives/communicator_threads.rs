@@ -273,7 +273,7 @@ fn a_request_is_waited_for_once() {
         }
         // Its end has been told: a wait for it ends at once, with the reason.
         let failed: Box<Failed> = request.wait().expect_err("over");
-        assert!(matches!(failed.error, Error::ForeignRequest { request: 1 }), "{failed}");
+        assert!(matches!(failed.error, Error::RequestOver { request: 1 }), "{failed}");
         assert!(failed.receive.is_none() && failed.send.is_none());
         told(&failed.error, &["request 1", "over"]);
     });

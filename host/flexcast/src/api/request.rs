@@ -36,7 +36,7 @@ impl Request {
     pub fn wait(self) -> Result<Done, Box<Failed>> {
         match self.communicator.clone() {
             Some(communicator) => communicator.wait(self),
-            None => Err(Box::new(Failed::of(Error::ForeignRequest { request: self.number }))),
+            None => Err(Box::new(Failed::of(Error::RequestOver { request: self.number }))),
         }
     }
 
@@ -48,7 +48,7 @@ impl Request {
     pub fn test(self) -> Result<Test, Box<Failed>> {
         match self.communicator.clone() {
             Some(communicator) => communicator.test(self),
-            None => Err(Box::new(Failed::of(Error::ForeignRequest { request: self.number }))),
+            None => Err(Box::new(Failed::of(Error::RequestOver { request: self.number }))),
         }
     }
 
@@ -84,10 +84,10 @@ impl Drop for Request {
 impl Future for Request {
     type Output = Outcome;
 
-    /// After its end it ends again and again, with [`Error::ForeignRequest`] and without buffers.
+    /// After its end it ends again and again, with [`Error::RequestOver`] and without buffers.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         let Some(communicator) = &self.communicator else {
-            return Poll::Ready(Err(Box::new(Failed::of(Error::ForeignRequest { request: self.number }))));
+            return Poll::Ready(Err(Box::new(Failed::of(Error::RequestOver { request: self.number }))));
         };
         let polled = communicator.poll_request(self.number, context.waker());
         if polled.is_ready() {

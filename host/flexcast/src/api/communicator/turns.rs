@@ -176,7 +176,7 @@ fn nobody_waits_for_a_thread_that_is_in_a_call() {
     let step = move || {
         begun.send(()).unwrap();
         // Bounded, so that the test fails rather than hangs.
-        ends.recv_timeout(2 * SOON).map(|()| true).map_err(|_| Error::ForeignRequest { request: 0 })
+        ends.recv_timeout(2 * SOON).map(|()| true).map_err(|_| Error::RequestOver { request: 0 })
     };
     // No call more than the test makes.
     let waiter = Counting { is_virtual: true, ..Counting::default() };
