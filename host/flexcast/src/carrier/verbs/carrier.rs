@@ -20,7 +20,7 @@ use crate::engine::carrier::{LetGo, Withdrawn};
 use crate::engine::conversation::Conversation;
 use crate::engine::descriptor::activations_ps;
 use crate::engine::event::Event;
-use crate::engine::{Admission, Carrier, Core, Engine, Exchange, Operation, Operations, Posted};
+use crate::engine::{Admission, Carrier, Core, Engine, Exchange, Operation, Operations, Posted, State};
 use crate::error::Result;
 use crate::op::buffer::Buffer;
 use crate::op::collective::Collective;
@@ -338,6 +338,10 @@ impl Carrier for VerbsCarrier {
             let of_exchange_ps = ops.exchange.as_ref().map(|exchange| self.pairs.deadline_ps(exchange));
             return idle_ps.into_iter().chain(of_exchange_ps).min();
         };
+        if operation.state == State::Deferred {
+            // It waits for a collective id, which nothing announces.
+            return Some(0);
+        }
         let stall_ps = watch::stall_ps(operation, &self.incoming, ops.stall);
         let quiet_ps = watch::quiet_ps(operation, &self.incoming, receive::QUIET_PS);
         let own = ops.core.place.rank();
