@@ -447,6 +447,30 @@ impl Config {
         Self { slots, ..self.with_subgroups(1) }
     }
 
+    /// Refuses settings of the DPA, where there is none, that somebody has changed. `defaults`: those of this carrier.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the setting and the card that has it.
+    pub(crate) fn check_without_dpa(&self, defaults: &Self, carrier: &str) -> Result<()> {
+        let settings: [(&'static str, fn(&Self) -> u64); 5] = [
+            ("receive_threads", |config| config.receive_threads.into()),
+            ("send_threads", |config| config.send_threads.into()),
+            ("placement", |config| config.placement as u64),
+            ("budget", |config| config.budget.into()),
+            ("cache_bytes", |config| config.cache_bytes),
+        ];
+        let general = Self::default();
+        let is_changed = |of: fn(&Self) -> u64| of(self) != of(defaults) && of(self) != of(&general);
+        match settings.into_iter().find(|(_, of)| is_changed(*of)) {
+            None => Ok(()),
+            Some((what, of)) => {
+                let limit =
+                    format!("left out {carrier}: it is a setting of cards whose DPA has the datapath (Card::open)");
+                Err(Error::Config { what, value: of(self), limit })
+            }
+        }
+    }
+
     /// The same with `subgroups` subgroups, as many receive threads, and two send threads, or one if there are fewer
     /// than four subgroups: two send faster than so few receive.
     #[must_use]

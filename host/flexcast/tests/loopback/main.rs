@@ -141,6 +141,15 @@ fn what_memory_has_not_is_refused_by_name() {
     assert!(text.contains("control") && text.contains("host"), "{text}");
     let text = refused(Config::for_card(&card).aggregators(vec!["127.0.0.1:7".to_owned()]));
     assert!(text.contains("aggregators"), "{text}");
+    let text = refused(Config::for_card(&card).receive_threads(7));
+    assert!(text.contains("receive_threads is 7") && text.contains("Card::open"), "{text}");
+    let network = Card::udp(&flexcast::UdpOptions::default().interface("lo")).unwrap();
+    let config = Config::for_card(&network).placement(flexcast::ThreadPlacement::Spread);
+    let text = Pending::new(&network, 0, 2, config).map(|_| ()).unwrap_err().to_string();
+    assert!(text.contains("placement") && text.contains("network interface"), "{text}");
+    // What nobody has changed is no reason.
+    Pending::new(&network, 0, 2, Config::default()).unwrap();
+    Pending::new(&card, 0, 2, Config::default()).unwrap();
     let text = refused(Config::for_card(&card).control(flexcast::Control::Service));
     assert!(text.contains("control") || text.contains("service"), "{text}");
 }
