@@ -415,7 +415,7 @@ static void world(void)
     REFUSED(flexcast_card_close(card), FLEXCAST_ERROR_HANDLE, "freed");
     /* By variables alone. */
     IS(setenv("FLEXCAST_INTERFACE", "lo", 1) == 0);
-    REFUSED(flexcast_init(NULL, &comm), FLEXCAST_ERROR_EXCHANGE, "FLEXCAST_RANK");
+    REFUSED(flexcast_init(NULL, &comm), FLEXCAST_ERROR_EXCHANGE, "FLEXCAST_SIZE");
     IS(setenv("FLEXCAST_RANK", "0", 1) == 0 && setenv("FLEXCAST_SIZE", "1", 1) == 0 && setenv("FLEXCAST_STORE", "127.0.0.1:1", 1) == 0);
     OK(flexcast_init(NULL, &comm));
     OK(flexcast_comm_free(comm));

@@ -125,10 +125,7 @@ fn generate() -> Result<String> {
         .fold(Builder::new().with_config(config), |builder, name| builder.with_src(sources.join(format!("{name}.rs"))));
     let mut text = Vec::new();
     builder.generate().context("cbindgen on host/capi/src")?.write(&mut text);
-    let text = String::from_utf8(text).context("cbindgen wrote what is not UTF-8")?;
-    // Within the guard, and after what is C for C++, too.
-    let (declared, end) = text.rsplit_once("\n#endif").context("cbindgen wrote no include guard")?;
-    Ok(format!("{declared}{inline}\n#endif{end}"))
+    String::from_utf8(text).context("cbindgen wrote what is not UTF-8")
 }
 
 #[cfg(test)]
@@ -153,7 +150,7 @@ mod tests {
 
     #[test]
     fn everything_is_declared_once_with_its_comment() {
-        let header = generate().expect("a header");
+        let header = declarations().expect("a header");
         let code = without_comments(&header);
         let mut names: Vec<&str> =
             code.lines().filter_map(|line| line.strip_prefix("#define ")?.split(' ').next()).collect();
@@ -185,7 +182,7 @@ mod tests {
 
     #[test]
     fn every_exported_function_is_declared() {
-        let header = generate().expect("a header");
+        let header = declarations().expect("a header");
         let exports =
             std::fs::read_to_string(workspace::root().join("host/capi/link.map")).expect("the list of exports");
         let mut found = 0;
@@ -200,5 +197,22 @@ mod tests {
         }
         assert!(found > 20, "{found}");
         assert_eq!(exports.matches("        flexcast_").count(), found, "host/capi/link.map exports what is not there");
+    }
+
+    #[test]
+    fn every_operation_has_an_inline_function_with_a_comment() {
+        let header = generate().expect("a header");
+        let operations = header.lines().filter_map(|line| line.strip_prefix("#define FLEXCAST_OPERATION_"));
+        let names: Vec<String> =
+            operations.filter_map(|rest| Some(rest.split_once(' ')?.0.to_ascii_lowercase())).collect();
+        assert_eq!(names.len(), 15, "{names:?}");
+        for name in names {
+            let upper = name.to_ascii_uppercase();
+            let function = format!("*/\nstatic inline flexcast_status flexcast_{name}(flexcast_comm *comm,");
+            let (_, rest) = header.split_once(&function).unwrap_or_else(|| panic!("no flexcast_{name} with a comment"));
+            let (body, _) = rest.split_once("\n}").expect("an end");
+            assert!(body.contains(&format!("flexcast_collective_of(FLEXCAST_OPERATION_{upper});")), "{name}:{body}");
+            assert!(body.ends_with("return flexcast_post(comm, &collective, request);"), "{name}:{body}");
+        }
     }
 }

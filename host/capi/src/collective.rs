@@ -40,8 +40,8 @@ pub const FLEXCAST_OPERATION_ALLTOALLV: u32 = 10;
 pub const FLEXCAST_OPERATION_GATHER: u32 = 11;
 /// `count` bytes of this rank, and on the root `receive_counts[r]` bytes of rank r to `receive_displacements[r]`.
 pub const FLEXCAST_OPERATION_GATHERV: u32 = 12;
-/// The r-th part of the `send` of rank `root`, of `count` bytes, to `receive` of rank r. Elsewhere `send` is not used. In
-/// place on the root alone: its block stays in `send`.
+/// The r-th part of the `send` of rank `root`, of `count` bytes, to `receive` of rank r. Elsewhere `send` is not used.
+/// In place on the root alone: its block stays in `send`.
 pub const FLEXCAST_OPERATION_SCATTER: u32 = 13;
 /// `count` bytes for this rank, and on the root `send_counts[r]` bytes at `send_displacements[r]` for rank r.
 pub const FLEXCAST_OPERATION_SCATTERV: u32 = 14;

@@ -334,7 +334,8 @@ fn split(group: &Arc<Group>, bootstrap: *mut flexcast_bootstrap, color: c_int, k
 }
 
 /// Makes a communicator of all ranks of a bootstrap. All of them call it, with the same configuration (NULL: the
-/// defaults, and what variables say). It blocks as long as the bootstrap's exchanges do. A rank that fails is named by all others.
+/// defaults, and what variables say). It blocks as long as the bootstrap's exchanges do. A rank that fails is named by
+/// all others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_create(
     card: *mut flexcast_card,
@@ -374,7 +375,8 @@ pub unsafe extern "C" fn flexcast_comm_create_begin(
 
 /// Parts the ranks of a communicator, as MPI_Comm_split does: those of one colour (0 or more) become a communicator, in
 /// the order of their keys and then of their ranks. A rank of colour FLEXCAST_UNDEFINED gets NULL and FLEXCAST_OK. All
-/// ranks call it, with the bootstrap that the communicator was made with; NULL for one of flexcast_init(), and its parts.
+/// ranks call it, with the bootstrap that the communicator was made with; NULL for one of flexcast_init(), and its
+/// parts.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_split(
     comm: *mut flexcast_comm,

@@ -21,9 +21,9 @@ pub const FLEXCAST_CONTROL_HOST: u32 = 0;
 /// unless something is lost. Not with FLEXCAST_TRANSPORT_UC_UNICAST.
 pub const FLEXCAST_CONTROL_DEVICE: u32 = 1;
 /// Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where
-/// they have staging memory. The settings `service.endpoints`, `service.secret` and so on say where they are and how they
-/// are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. Over RDMA cards alone; with the
-/// datapath "dpa" Broadcast, Allgather and Allgatherv are the DPA's.
+/// they have staging memory. The settings `service.endpoints`, `service.secret` and so on say where they are and how
+/// they are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. Over
+/// RDMA cards alone; with the datapath "dpa" Broadcast, Allgather and Allgatherv are the DPA's.
 pub const FLEXCAST_CONTROL_SERVICE: u32 = 2;
 
 /// For each operation what the library expects to be fastest: multicast, the messages of the barrier, or writes over
@@ -46,8 +46,9 @@ pub const FLEXCAST_CPU_ANY: u32 = u32::MAX;
 /// Bytes for settings by name in flexcast_config.
 pub const FLEXCAST_SETTINGS_BYTES: usize = 4096;
 
-/// Parameters of a communicator; alike on all ranks. To be initialised by flexcast_config_default(), or zeroed and given
-/// its size. Parameters that are no fields here are set by flexcast_config_set(). It may be copied, and needs no freeing.
+/// Parameters of a communicator; alike on all ranks. To be initialised by flexcast_config_default(), or zeroed and
+/// given its size. Parameters that are no fields here are set by flexcast_config_set(). It may be copied, and needs no
+/// freeing.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct flexcast_config {

@@ -38,9 +38,10 @@ pub const FLEXCAST_CAUSE_DISAGREES: u32 = 3;
 pub const FLEXCAST_CAUSE_DEVICE: u32 = 4;
 /// The connection between them broke; the code tells how: FLEXCAST_CODE_....
 pub const FLEXCAST_CAUSE_CONNECTION: u32 = 5;
-/// An aggregator that is no rank failed the detecting rank; the code is its number among sparse.aggregators, from 0.
+/// An aggregator that is no rank failed the detecting rank; the code is its number among the setting
+/// `sparse.aggregators`, from 0.
 pub const FLEXCAST_CAUSE_AGGREGATOR: u32 = 6;
-/// The failed rank contributed a number beyond `sparse_fixed_point`, infinite or not a number;
+/// The failed rank contributed a number beyond the setting `sparse.fixed_point`, infinite or not a number;
 /// FLEXCAST_ERROR_CONTRIBUTION and flexcast_last_error() there tell which.
 pub const FLEXCAST_CAUSE_CONTRIBUTION: u32 = 7;
 
@@ -96,10 +97,10 @@ pub struct flexcast_report {
     pub detecting_rank: u32,
     /// The rate that limited how fast the own bytes were multicast, in Mbit/s; 0: none. Of the datapath "udp".
     pub pace_mbit_per_s: u32,
-    /// 1 if the DPAs of the ranks' cards have added, of a sparse AllReduce (FLEXCAST_AGGREGATION_DPA).
+    /// 1 if the DPAs of the ranks' cards have added, of a sparse AllReduce (the setting `sparse.aggregation`).
     pub added_by_dpa: u32,
     /// Largest difference between a sum and that of the contributions, beside its rounding to a float, if they were
-    /// added as fixed-point numbers (`sparse_fixed_point`); else 0.
+    /// added as fixed-point numbers (the setting `sparse.fixed_point`); else 0.
     pub sum_error: f64,
 }
 
@@ -429,8 +430,8 @@ fn under_way(what: &str) -> Fault {
     Fault::new(FLEXCAST_ERROR_BUSY, format!("the operation is under way and {what}: test or wait until it is over"))
 }
 
-/// Frees a request of flexcast_prepare() that is not under way, or one of flexcast_post() that is over and was not freed
-/// by flexcast_wait() or flexcast_test(). Refused (FLEXCAST_ERROR_BUSY) before: the card uses the memory.
+/// Frees a request of flexcast_prepare() that is not under way, or one of flexcast_post() that is over and was not
+/// freed by flexcast_wait() or flexcast_test(). Refused (FLEXCAST_ERROR_BUSY) before: the card uses the memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_request_free(request: *mut flexcast_request) -> flexcast_status {
     call(|| {

@@ -85,8 +85,8 @@ pub(crate) fn keep(kept: &mut Kept, name: &str, value: &str) -> Result<(), Fault
     }
     if lines.len() >= FLEXCAST_SETTINGS_BYTES {
         let text = format!(
-            "{name} (a value of {} bytes): all settings of a configuration together have {} bytes, and there is room for \
-             {}; set it by its variable",
+            "{name} (a value of {} bytes): all settings of a configuration together have {} bytes, and there is room \
+             for {}; set it by its variable",
             value.len(),
             lines.len(),
             FLEXCAST_SETTINGS_BYTES - 1
@@ -100,10 +100,10 @@ pub(crate) fn keep(kept: &mut Kept, name: &str, value: &str) -> Result<(), Fault
 
 /// Sets a parameter by its name, such as "slots" or "service.endpoints", or by its variable, such as "FLEXCAST_SLOTS":
 /// a field, or one that the structure keeps. docs/embed.md lists all. Numbers are decimal; `algorithm`, `control`,
-/// `transport` and others take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. The value is copied.
-/// FLEXCAST_ERROR_CONFIG for a name that there is not, or a value that it cannot have: the structure is as it was, and
-/// flexcast_last_error() has the name, the value, and what it may be or the name that is most like it. A setting that
-/// the card's datapath does not use is refused when the communicator is made.
+/// `transport` and others take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. The value is
+/// copied. FLEXCAST_ERROR_CONFIG for a name that there is not, or a value that it cannot have: the structure is as it
+/// was, and flexcast_last_error() has the name, the value, and what it may be or the name that is most like it. A
+/// setting that the card's datapath does not use is refused when the communicator is made.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_config_set(
     config: *mut flexcast_config,
@@ -183,6 +183,21 @@ mod tests {
         set(&mut config, "FLEXCAST_SLOTS", c"8").unwrap();
         let now = named(&config.settings).unwrap();
         assert_eq!((now.len(), now.last()), (before, Some(&("slots", "8"))));
+    }
+
+    #[test]
+    fn the_document_lists_all_names_with_their_datapaths() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/embed.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        for setting in Setting::ALL {
+            let used = match setting.datapaths() {
+                [] => "all".to_owned(),
+                some => format!("`{}`", some.join("`, `")),
+            };
+            let listed =
+                |line: &&str| line.contains(&format!("`{}`", setting.name())) && line.ends_with(&format!("| {used} |"));
+            assert_eq!(text.lines().filter(listed).count(), 1, "{} of {used}", setting.name());
+        }
     }
 
     /// Words are taken by their positions.

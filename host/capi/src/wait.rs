@@ -38,9 +38,9 @@ fn wait(operation: &Arc<Operation>, most: Option<Duration>) -> Result<Option<Opt
     Ok(over)
 }
 
-/// Waits until an operation is over; the status is its own, and a request of flexcast_post() is freed. It ends: every phase of an operation has its bound. The
-/// caller moves the communicator on and sleeps where it can, and the progress thread stays away meanwhile. Not to be
-/// called from a callback.
+/// Waits until an operation is over; the status is its own, and a request of flexcast_post() is freed. It ends: every
+/// phase of an operation has its bound. The caller moves the communicator on and sleeps where it can, and the progress
+/// thread stays away meanwhile. Not to be called from a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_wait(request: *mut flexcast_request) -> flexcast_status {
     call(|| {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use flexcast_tests::examples::{Rank, compiler, free_tcp_port};
+use flexcast_tests::examples::{Rank, compiler, declared_functions, free_tcp_port};
 use flexcast_tests::harness::skipped;
 use flexcast_tests::libs::libraries;
 use flexcast_tests::tree::xtask;
@@ -88,22 +88,6 @@ fn build(prefix: &Path, compiler: &str, source: &str, more: &[String]) -> Option
     let output = command.output().expect("the compiler starts");
     assert!(output.status.success(), "{source}:\n{}", String::from_utf8_lossy(&output.stderr));
     Some(program)
-}
-
-/// Functions that the header declares, without those that it defines.
-fn declared(header: &Path) -> BTreeSet<String> {
-    let text = std::fs::read_to_string(header).expect("the header");
-    let mut inline = false;
-    let mut names = BTreeSet::new();
-    for line in text.lines().filter(|line| !line.trim_start().starts_with(['*', '/', '#'])) {
-        inline |= line.starts_with("static inline");
-        if let (false, Some((before, _))) = (inline, line.split_once('(')) {
-            names.extend(before.rsplit([' ', '*']).next().map(str::to_owned));
-        }
-        inline &= line != "}";
-    }
-    names.retain(|name| name.starts_with("flexcast_"));
-    names
 }
 
 /// The name that programs keep of the library, and what it exports with which version.
@@ -197,7 +181,12 @@ fn a_program_is_built_with_pkg_config_and_runs_wherever_the_folder_is() {
     // The name, and every function of the header with a version.
     let (soname, exported) = exports(&lib.join("libflexcast.so.1"));
     assert_eq!(soname, "libflexcast.so.1");
-    assert_eq!(declared(&header), set(&VERSION_1), "a function of version 1 is gone, or another is of no version");
+    let declared = declared_functions(&std::fs::read_to_string(&header).expect("the header"));
+    assert_eq!(
+        declared.into_iter().collect::<BTreeSet<_>>(),
+        set(&VERSION_1),
+        "a function of version 1 is gone, or another is of no version"
+    );
     let mut wanted: BTreeSet<_> = VERSION_1.iter().map(|name| ((*name).to_owned(), "FLEXCAST_1".to_owned())).collect();
     // The nodes themselves.
     wanted.extend(exported.iter().filter(|(name, _)| name.starts_with("FLEXCAST_")).cloned());
@@ -258,33 +247,6 @@ fn a_program_is_built_with_pkg_config_and_runs_wherever_the_folder_is() {
     let more: Vec<String> = ["-lpthread".to_owned()].into_iter().chain(system).collect();
     let program = build(&moved, compiler, "tests/c/capi.c", &more).expect("as above");
     run(&program, "static", Path::new(""));
-}
-
-/// The header alone, for C and C++, without a warning, and included twice.
-#[test]
-fn the_header_compiles_as_c_and_cpp() {
-    let scratch = tempfile::tempdir().expect("a folder");
-    let source = scratch.path().join("header.c");
-    let calls = "#include \"flexcast.h\"\n#include \"flexcast.h\"\n\
-        flexcast_status all(flexcast_comm *comm, const void *send, void *receive, flexcast_request **request);\n\
-        flexcast_status all(flexcast_comm *comm, const void *send, void *receive, flexcast_request **request)\n{\n    \
-        flexcast_status status = flexcast_allgather(comm, FLEXCAST_IN_PLACE, receive, 8, request);\n    \
-        return status ? status : flexcast_allreduce(comm, send, receive, 1, FLEXCAST_INT32, FLEXCAST_SUM, request);\n}\n";
-    std::fs::write(&source, calls).expect("written");
-    for (compiler, language) in [
-        ("gcc", ["-xc", "-std=c11"]),
-        ("clang", ["-xc", "-std=c11"]),
-        ("g++", ["-xc++", "-std=c++17"]),
-        ("clang++", ["-xc++", "-std=c++17"]),
-    ] {
-        let mut command = Command::new(compiler);
-        command.args(["-Wall", "-Wextra", "-Wpedantic", "-Wredundant-decls", "-Werror", "-fsyntax-only"]);
-        command.arg("-I").arg(workspace_root().join("host/capi/include")).args(language).arg(&source);
-        match command.output() {
-            Ok(output) => assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr)),
-            Err(_) => skipped(format_args!("{compiler} is not installed (Debian: {compiler})")),
-        }
-    }
 }
 
 /// The program that the documents show is the one that is compiled and run.

@@ -252,9 +252,8 @@ impl Setting {
             "sparse.aggregation",
             "FLEXCAST_SPARSE_AGGREGATION",
             Takes::Word(&[Aggregation::ALL[0].name(), Aggregation::ALL[1].name()]),
-        )
-        .of(RDMA),
-        setting("sparse.fixed_point", "FLEXCAST_SPARSE_FIXED_POINT", Takes::Real).of(RDMA),
+        ),
+        setting("sparse.fixed_point", "FLEXCAST_SPARSE_FIXED_POINT", Takes::Real),
     ];
 
     /// The setting of this name, or of this variable; none if there is none.
