@@ -103,6 +103,14 @@ pub(crate) fn check() -> Result<()> {
 fn generate() -> Result<String> {
     let inline =
         std::fs::read_to_string(workspace::root().join(INLINE)).with_context(|| format!("reading {INLINE}"))?;
+    let text = declarations()?;
+    // Within the guard, and after what is C for C++, too.
+    let (declared, end) = text.rsplit_once("\n#endif").context("cbindgen wrote no include guard")?;
+    Ok(format!("{declared}{inline}\n#endif{end}"))
+}
+
+/// Types, constants and functions of the library.
+fn declarations() -> Result<String> {
     let config = Config {
         language: Language::C,
         cpp_compat: true,

@@ -91,9 +91,9 @@
 
 /**
  * Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where
- * they have staging memory. The settings `service.endpoints`, `service.secret` and so on say where they are and how they
- * are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. Over RDMA cards alone; with the
- * datapath "dpa" Broadcast, Allgather and Allgatherv are the DPA's.
+ * they have staging memory. The settings `service.endpoints`, `service.secret` and so on say where they are and how
+ * they are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. Over
+ * RDMA cards alone; with the datapath "dpa" Broadcast, Allgather and Allgatherv are the DPA's.
  */
 #define FLEXCAST_CONTROL_SERVICE 2
 
@@ -374,8 +374,8 @@
 #define FLEXCAST_OPERATION_GATHERV 12
 
 /**
- * The r-th part of the `send` of rank `root`, of `count` bytes, to `receive` of rank r. Elsewhere `send` is not used. In
- * place on the root alone: its block stays in `send`.
+ * The r-th part of the `send` of rank `root`, of `count` bytes, to `receive` of rank r. Elsewhere `send` is not used.
+ * In place on the root alone: its block stays in `send`.
  */
 #define FLEXCAST_OPERATION_SCATTER 13
 
@@ -775,12 +775,13 @@
 #define FLEXCAST_CAUSE_CONNECTION 5
 
 /**
- * An aggregator that is no rank failed the detecting rank; the code is its number among sparse.aggregators, from 0.
+ * An aggregator that is no rank failed the detecting rank; the code is its number among the setting
+ * `sparse.aggregators`, from 0.
  */
 #define FLEXCAST_CAUSE_AGGREGATOR 6
 
 /**
- * The failed rank contributed a number beyond `sparse_fixed_point`, infinite or not a number;
+ * The failed rank contributed a number beyond the setting `sparse.fixed_point`, infinite or not a number;
  * FLEXCAST_ERROR_CONTRIBUTION and flexcast_last_error() there tell which.
  */
 #define FLEXCAST_CAUSE_CONTRIBUTION 7
@@ -831,7 +832,7 @@ typedef enum {
    */
   FLEXCAST_ERROR_FORKED = 9,
   /**
-   * No error: the library does not carry this operation, and the program uses its own. flexcast_init() says so
+   * No error: the library does not carry this operation, and the program uses its own. flexcast_post() says so
    * before anything is posted, and alike on all ranks.
    */
   FLEXCAST_NOT_SUPPORTED = 10,
@@ -954,7 +955,7 @@ typedef enum {
   FLEXCAST_ERROR_AGGREGATOR = 128,
   /**
    * The operation has failed, on all ranks, because of a number that this rank contributed: it is beyond
-   * `sparse_fixed_point`, infinite or not a number.
+   * the setting `sparse.fixed_point`, infinite or not a number.
    */
   FLEXCAST_ERROR_CONTRIBUTION = 129,
   /**
@@ -1047,8 +1048,8 @@ typedef struct {
    */
   const char *memory_watch;
   /**
-   * File of the image `sparse`, which is started on the card's DPA beside what else runs there, for
-   * FLEXCAST_AGGREGATION_DPA; NULL: what FLEXCAST_SPARSE_FIRMWARE says, or else none. Not used by the datapath
+   * File of the image `sparse`, which is started on the card's DPA beside what else runs there, for the setting
+   * `sparse.aggregation` = dpa; NULL: what FLEXCAST_SPARSE_FIRMWARE says, or else none. Not used by the datapath
    * "udp".
    */
   const char *sparse_firmware_path;
@@ -1131,8 +1132,9 @@ typedef struct {
 } flexcast_store_functions;
 
 /**
- * Parameters of a communicator; alike on all ranks. To be initialised by flexcast_config_default(), or zeroed and given
- * its size. Parameters that are no fields here are set by flexcast_config_set(). It may be copied, and needs no freeing.
+ * Parameters of a communicator; alike on all ranks. To be initialised by flexcast_config_default(), or zeroed and
+ * given its size. Parameters that are no fields here are set by flexcast_config_set(). It may be copied, and needs no
+ * freeing.
  */
 typedef struct {
   /**
@@ -1551,12 +1553,12 @@ typedef struct {
    */
   uint32_t pace_mbit_per_s;
   /**
-   * 1 if the DPAs of the ranks' cards have added, of a sparse AllReduce (FLEXCAST_AGGREGATION_DPA).
+   * 1 if the DPAs of the ranks' cards have added, of a sparse AllReduce (the setting `sparse.aggregation`).
    */
   uint32_t added_by_dpa;
   /**
    * Largest difference between a sum and that of the contributions, beside its rounding to a float, if they were
-   * added as fixed-point numbers (`sparse_fixed_point`); else 0.
+   * added as fixed-point numbers (the setting `sparse.fixed_point`); else 0.
    */
   double sum_error;
 } flexcast_report;
@@ -1726,10 +1728,10 @@ flexcast_status flexcast_config_default(flexcast_config *config,
 /**
  * Sets a parameter by its name, such as "slots" or "service.endpoints", or by its variable, such as "FLEXCAST_SLOTS":
  * a field, or one that the structure keeps. docs/embed.md lists all. Numbers are decimal; `algorithm`, `control`,
- * `transport` and others take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. The value is copied.
- * FLEXCAST_ERROR_CONFIG for a name that there is not, or a value that it cannot have: the structure is as it was, and
- * flexcast_last_error() has the name, the value, and what it may be or the name that is most like it. A setting that
- * the card's datapath does not use is refused when the communicator is made.
+ * `transport` and others take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. The value is
+ * copied. FLEXCAST_ERROR_CONFIG for a name that there is not, or a value that it cannot have: the structure is as it
+ * was, and flexcast_last_error() has the name, the value, and what it may be or the name that is most like it. A
+ * setting that the card's datapath does not use is refused when the communicator is made.
  */
 flexcast_status flexcast_config_set(flexcast_config *config,
                                     const char *name,
@@ -1737,7 +1739,8 @@ flexcast_status flexcast_config_set(flexcast_config *config,
 
 /**
  * Makes a communicator of all ranks of a bootstrap. All of them call it, with the same configuration (NULL: the
- * defaults, and what variables say). It blocks as long as the bootstrap's exchanges do. A rank that fails is named by all others.
+ * defaults, and what variables say). It blocks as long as the bootstrap's exchanges do. A rank that fails is named by
+ * all others.
  */
 flexcast_status flexcast_comm_create(flexcast_card *card,
                                      flexcast_bootstrap *bootstrap,
@@ -1756,7 +1759,8 @@ flexcast_status flexcast_comm_create_begin(flexcast_card *card,
 /**
  * Parts the ranks of a communicator, as MPI_Comm_split does: those of one colour (0 or more) become a communicator, in
  * the order of their keys and then of their ranks. A rank of colour FLEXCAST_UNDEFINED gets NULL and FLEXCAST_OK. All
- * ranks call it, with the bootstrap that the communicator was made with; NULL for one of flexcast_init(), and its parts.
+ * ranks call it, with the bootstrap that the communicator was made with; NULL for one of flexcast_init(), and its
+ * parts.
  */
 flexcast_status flexcast_comm_split(flexcast_comm *comm,
                                     flexcast_bootstrap *bootstrap,
@@ -1895,15 +1899,15 @@ flexcast_status flexcast_request_report(flexcast_request *request,
                                         size_t size);
 
 /**
- * Frees a request of flexcast_prepare() that is not under way, or one of flexcast_post() that is over and was not freed
- * by flexcast_wait() or flexcast_test(). Refused (FLEXCAST_ERROR_BUSY) before: the card uses the memory.
+ * Frees a request of flexcast_prepare() that is not under way, or one of flexcast_post() that is over and was not
+ * freed by flexcast_wait() or flexcast_test(). Refused (FLEXCAST_ERROR_BUSY) before: the card uses the memory.
  */
 flexcast_status flexcast_request_free(flexcast_request *request);
 
 /**
- * Waits until an operation is over; the status is its own, and a request of flexcast_post() is freed. It ends: every phase of an operation has its bound. The
- * caller moves the communicator on and sleeps where it can, and the progress thread stays away meanwhile. Not to be
- * called from a callback.
+ * Waits until an operation is over; the status is its own, and a request of flexcast_post() is freed. It ends: every
+ * phase of an operation has its bound. The caller moves the communicator on and sleeps where it can, and the progress
+ * thread stays away meanwhile. Not to be called from a callback.
  */
 flexcast_status flexcast_wait(flexcast_request *request);
 
