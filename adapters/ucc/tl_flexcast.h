@@ -89,7 +89,7 @@ typedef struct {
     size_t blocks, *lengths, *places;
 } ucc_tl_flexcast_task_t;
 
-/* An operation as the library takes it, and the lists that it points at until flexcast_init() has copied them. */
+/* An operation as the library takes it, and the lists that it points at until flexcast_prepare() has copied them. */
 typedef struct {
     flexcast_collective collective;
     size_t *lists;

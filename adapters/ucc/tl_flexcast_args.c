@@ -431,8 +431,7 @@ ucc_status_t tl_flexcast_translate(ucc_tl_flexcast_task_t *task, ucc_tl_flexcast
                                    .rank  = UCC_TL_TEAM_RANK(team),
                                    .size  = UCC_TL_TEAM_SIZE(team)};
 
-    t.to->size  = sizeof *t.to;
-    t.to->flags = UCC_IS_PERSISTENT(*args) ? FLEXCAST_PERSISTENT : 0;
+    t.to->size = sizeof *t.to;
     /* What has a root is in place on the root alone. */
     t.is_root  = args->root == t.rank;
     t.in_place = UCC_IS_INPLACE(*args);

@@ -82,7 +82,7 @@ static void progress(ucc_coll_task_t *of)
 static ucc_status_t post(ucc_coll_task_t *of)
 {
     ucc_tl_flexcast_task_t *task = ucc_derived_of(of, ucc_tl_flexcast_task_t);
-    flexcast_status status       = flexcast_post(task->request);
+    flexcast_status status       = flexcast_start(task->request);
 
     if (status != FLEXCAST_OK) {
         tl_error(UCC_TASK_LIB(task), "%s: %s", ucc_coll_type_str(of->bargs.args.coll_type), flexcast_last_error());
@@ -139,7 +139,7 @@ static ucc_status_t make(ucc_tl_flexcast_task_t *task, ucc_tl_flexcast_team_t *t
         return UCC_ERR_NO_MEMORY;
     status = tl_flexcast_translate(task, team, &into);
     if (status == UCC_OK) {
-        status = tl_flexcast_status(flexcast_init(team->comm, &into.collective, &task->request));
+        status = tl_flexcast_status(flexcast_prepare(team->comm, &into.collective, &task->request));
         if (status == UCC_ERR_NOT_SUPPORTED)
             tl_debug(UCC_TL_TEAM_LIB(team), "%s left to other layers: %s", ucc_coll_type_str(task->super.bargs.args.coll_type),
                      flexcast_last_error());

@@ -47,21 +47,20 @@ static long difference(const unsigned char *bytes, size_t rank, size_t count)
     return -1;
 }
 
-/* Waits for an operation as an application does that computes meanwhile, frees its request, and adds what multicast had lost.
- * flexcast_wait() does without the computing. */
+/* Waits for an operation as an application does that computes meanwhile, and adds what multicast had lost. flexcast_wait() does without the
+ * computing; it and flexcast_test() free the request when the operation is over, while flexcast_wait_for() leaves it for its report. */
 static int finish(const char *what, flexcast_request *request, unsigned long long *recovered)
 {
     int done = 0;
     flexcast_status status = FLEXCAST_OK;
     while (!done && status == FLEXCAST_OK) {
-        status = flexcast_test(request, &done);
+        status = flexcast_wait_for(request, 0, &done);
         /* The application's own work goes here: the card receives, copies and sends without it. */
     }
-    int bad = failed(what, status);
     flexcast_report report;
     if (!failed("report", flexcast_request_report(request, &report, sizeof report)))
         *recovered += report.recovered_chunks;
-    return failed("freeing the request", flexcast_request_free(request)) || bad;
+    return failed(what, flexcast_wait(request));
 }
 
 /* An Allgather on memory of this program. */
@@ -125,9 +124,9 @@ static int broadcast(flexcast_card *card, flexcast_comm *comm, int rank, int siz
 
 int main(int argc, char **argv)
 {
-    flexcast_card_options options;
+    flexcast_card_options card_options = {.size = sizeof card_options};
+    flexcast_init_options options = {.size = sizeof options, .card = &card_options};
     flexcast_card *card = NULL;
-    flexcast_bootstrap *ranks = NULL;
     flexcast_comm *comm = NULL;
     unsigned long long recovered = 0;
     int rank, size, bad = 1;
@@ -143,27 +142,17 @@ int main(int argc, char **argv)
     }
 
     /* 1. The card, with the firmware on its DPA: the vendor's libraries, wherever the dynamic loader finds them. The emulator offers the
-     * same ones. Without firmware it is an Ethernet interface, unless FLEXCAST_DATAPATH says otherwise. */
-    if (failed("options", flexcast_card_options_default(&options, sizeof options)))
+     * same ones. Without firmware it is an Ethernet interface, unless FLEXCAST_DATAPATH says otherwise. Its device is the one that
+     * FLEXCAST_DEVICE names, or the first one. The other ranks, by FLEXCAST_RANK and the like; with MPI `exchange` is a function of one line,
+     *    return MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, *(MPI_Comm *)user);
+     * And the communicator of all of them, with the settings that suit the card; flexcast_config_default() begins a choice of others. */
+    card_options.firmware_path = argc == 2 ? argv[1] : NULL;
+    if (failed("starting", flexcast_init(&options, &comm)))
         return 1;
-    if (argc == 2)
-        options.firmware_path = argv[1];
-    /* Its device is the one that FLEXCAST_DEVICE names, or the first one. */
-    if (failed("opening the card", flexcast_card_open(&options, &card)))
-        return 1;
-
-    /* 2. The other ranks. With MPI: flexcast_bootstrap_callback() and a function of one line,
-     *    return MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, *(MPI_Comm *)user); */
-    if (failed("meeting the other ranks", flexcast_bootstrap_environment(&ranks)))
-        goto close;
-
-    /* 3. A communicator, with the settings that suit the card; flexcast_config_default() begins a choice of others. */
-    if (failed("making the communicator", flexcast_comm_create(card, ranks, NULL, &comm)))
-        goto leave;
-    if (failed("rank", flexcast_comm_rank(comm, &rank, &size)))
+    if (failed("card", flexcast_comm_card(comm, &card)) || failed("rank", flexcast_comm_rank(comm, &rank, &size)))
         goto free;
 
-    /* 4. Operations. */
+    /* 2. Operations. */
     bad = broadcast(card, comm, rank, size, &recovered);
     if (!bad)
         bad = allgather(card, comm, rank, size, &recovered);
@@ -171,12 +160,8 @@ int main(int argc, char **argv)
         printf("rank %d of %d: broadcast from rank %d and allgather of %d bytes per rank equal; recovered chunks: %llu\n", rank, size,
                size - 1, BYTES, recovered);
 
-    /* 5. In the order in which they were made, backwards; another order is refused. */
+    /* 3. The communicator, with its card. */
 free:
     bad = failed("freeing the communicator", flexcast_comm_free(comm)) || bad;
-leave:
-    bad = failed("leaving the other ranks", flexcast_bootstrap_free(ranks)) || bad;
-close:
-    bad = failed("closing the card", flexcast_card_close(card)) || bad;
     return bad;
 }

@@ -43,10 +43,7 @@ static int gather(void *user, const void *mine, size_t bytes, void *all)
 
 static flexcast_collective sparse(const void *send, void *receive, size_t count, uint32_t data_type, uint32_t reduction)
 {
-    flexcast_collective given;
-    memset(&given, 0, sizeof given);
-    given.size = sizeof given;
-    given.operation = FLEXCAST_OPERATION_SPARSE_ALLREDUCE;
+    flexcast_collective given = flexcast_collective_of(FLEXCAST_OPERATION_SPARSE_ALLREDUCE);
     given.send = send;
     given.receive = receive;
     given.count = count;
@@ -58,7 +55,6 @@ static flexcast_collective sparse(const void *send, void *receive, size_t count,
 static void finish(flexcast_request *request)
 {
     OK(flexcast_wait(request));
-    OK(flexcast_request_free(request));
 }
 
 static float of_bits(uint32_t bits)
@@ -128,6 +124,7 @@ static void sums(flexcast_comm *comm, int rank)
     float *send = malloc(COUNT * sizeof *send), *receive = malloc(COUNT * sizeof *receive), *wanted = malloc(COUNT * sizeof *wanted);
     flexcast_request *request = NULL;
     flexcast_report report;
+    int done;
 
     expected(wanted);
     fill(send, rank);
@@ -143,9 +140,9 @@ static void sums(flexcast_comm *comm, int rank)
     memset(send, 0, COUNT * sizeof *send);
     memset(receive, 0xee, COUNT * sizeof *receive);
     OK(flexcast_sparse_allreduce(comm, send, receive, COUNT, FLEXCAST_FLOAT, FLEXCAST_SUM, &request));
-    OK(flexcast_wait(request));
+    OK(flexcast_wait_for(request, FLEXCAST_NEVER, &done));
     OK(flexcast_request_report(request, &report, sizeof report));
-    OK(flexcast_request_free(request));
+    finish(request);
     IS(memcmp(receive, send, COUNT * sizeof *receive) == 0);
     /* Its messages have no blocks. */
     IS(report.foreign_bytes < COUNT);
@@ -160,12 +157,12 @@ static void sums(flexcast_comm *comm, int rank)
     flexcast_collective given = sparse(send, receive, COUNT, FLEXCAST_FLOAT, FLEXCAST_MAX);
     given.block_bytes = 256;
     given.blocks_per_message = 3;
-    given.flags = FLEXCAST_PERSISTENT | FLEXCAST_AWAITED;
-    OK(flexcast_init(comm, &given, &request));
+    given.flags = FLEXCAST_FLAG_AWAITED;
+    OK(flexcast_prepare(comm, &given, &request));
     for (int round = 1; round <= 2; round++) {
         for (int at = 0; at < COUNT; at++)
             send[at] = at / 64 % RANKS == rank ? (float)-(at + round) : 0.0f;
-        OK(flexcast_post(request));
+        OK(flexcast_start(request));
         OK(flexcast_wait(request));
         int differ = 0;
         for (int at = 0; at < COUNT; at++)
@@ -179,8 +176,7 @@ static void sums(flexcast_comm *comm, int rank)
     given.size = offsetof(flexcast_collective, block_bytes);
     given.block_bytes = given.blocks_per_message = 7777;
     fill(wanted, rank);
-    OK(flexcast_init(comm, &given, &request));
-    OK(flexcast_post(request));
+    OK(flexcast_post(comm, &given, &request));
     finish(request);
     expected(send);
     IS(memcmp(wanted, send, COUNT * sizeof *wanted) == 0);
@@ -246,28 +242,28 @@ static void refusals(flexcast_comm *comm)
     flexcast_request *request = NULL;
     flexcast_collective given = sparse(send, receive, 4, FLEXCAST_FLOAT, FLEXCAST_PRODUCT);
 
-    REFUSED(flexcast_init(comm, &given, &request), FLEXCAST_NOT_SUPPORTED, "use sum");
+    REFUSED(flexcast_post(comm, &given, &request), FLEXCAST_NOT_SUPPORTED, "use sum");
     REFUSED(flexcast_sparse_allreduce(comm, send, receive, 4, FLEXCAST_FLOAT, FLEXCAST_PRODUCT, &request), FLEXCAST_NOT_SUPPORTED, "use sum");
-    REFUSED(flexcast_sparse_allreduce(comm, send, receive, 4, FLEXCAST_FLOAT, FLEXCAST_BIT_OR, &request), FLEXCAST_ERROR_ARGUMENT, "not defined");
+    REFUSED(flexcast_sparse_allreduce(comm, send, receive, 4, FLEXCAST_FLOAT, FLEXCAST_BIT_OR, &request), FLEXCAST_NOT_SUPPORTED, "not defined");
     REFUSED(flexcast_sparse_allreduce(comm, send, receive, SIZE_MAX, FLEXCAST_FLOAT, FLEXCAST_SUM, &request), FLEXCAST_ERROR_ARGUMENT, "address space");
     REFUSED(flexcast_sparse_allreduce(comm, send, receive, 4, FLEXCAST_FLOAT, FLEXCAST_SUM, NULL), FLEXCAST_ERROR_NULL, "request");
     REFUSED(flexcast_sparse_allreduce(NULL, send, receive, 4, FLEXCAST_FLOAT, FLEXCAST_SUM, &request), FLEXCAST_ERROR_NULL, "comm");
     REFUSED(flexcast_sparse_allreduce(comm, NULL, receive, 4, FLEXCAST_FLOAT, FLEXCAST_SUM, &request), FLEXCAST_ERROR_NULL, "send");
     given.reduction = FLEXCAST_BIT_OR;
-    REFUSED(flexcast_init(comm, &given, &request), FLEXCAST_NOT_SUPPORTED, "not defined");
+    REFUSED(flexcast_post(comm, &given, &request), FLEXCAST_NOT_SUPPORTED, "not defined");
     given.reduction = FLEXCAST_SUM;
     for (uint32_t bytes = 252; bytes < 20000; bytes += 19000) {
         given.block_bytes = bytes;
-        REFUSED(flexcast_init(comm, &given, &request), FLEXCAST_ERROR_ARGUMENT, "256 to 16384");
+        REFUSED(flexcast_post(comm, &given, &request), FLEXCAST_ERROR_ARGUMENT, "256 to 16384");
     }
     given.block_bytes = 1026;
-    REFUSED(flexcast_init(comm, &given, &request), FLEXCAST_ERROR_ARGUMENT, "multiple of 4");
+    REFUSED(flexcast_post(comm, &given, &request), FLEXCAST_ERROR_ARGUMENT, "multiple of 4");
     given.block_bytes = 1028;
     given.data_type = FLEXCAST_DOUBLE;
-    REFUSED(flexcast_init(comm, &given, &request), FLEXCAST_ERROR_ARGUMENT, "1028");
+    REFUSED(flexcast_post(comm, &given, &request), FLEXCAST_ERROR_ARGUMENT, "1028");
     given.block_bytes = 0;
     given.blocks_per_message = 33;
-    REFUSED(flexcast_init(comm, &given, &request), FLEXCAST_ERROR_ARGUMENT, "1 to 32");
+    REFUSED(flexcast_post(comm, &given, &request), FLEXCAST_ERROR_ARGUMENT, "1 to 32");
     IS(request == NULL);
 }
 
@@ -294,9 +290,9 @@ static void disagreements(struct rank *rank, flexcast_bootstrap *bootstrap)
         if (way == 3 && other)
             given.operation = FLEXCAST_OPERATION_ALLREDUCE;
         OK(flexcast_comm_create(rank->card, bootstrap, NULL, &comm));
-        OK(flexcast_init(comm, &given, &request));
-        OK(flexcast_post(request));
-        REFUSED(flexcast_wait(request), FLEXCAST_ERROR_FAILED, "compare their calls");
+        int done = 0;
+        OK(flexcast_post(comm, &given, &request));
+        REFUSED(flexcast_wait_for(request, FLEXCAST_NEVER, &done), FLEXCAST_ERROR_FAILED, "compare their calls");
         OK(flexcast_request_report(request, &report, sizeof report));
         IS(report.cause == FLEXCAST_CAUSE_DISAGREES && report.memory_held == 0);
         OK(flexcast_request_free(request));

@@ -190,3 +190,19 @@ impl Drop for Rank {
         let _ = self.child.wait();
     }
 }
+
+/// Functions that a header of the collective library declares, as often as it does, without those that it defines.
+#[must_use]
+pub fn declared_functions(header: &str) -> Vec<String> {
+    let mut inline = false;
+    let mut names = Vec::new();
+    for line in header.lines().filter(|line| !line.trim_start().starts_with(['*', '/', '#'])) {
+        inline |= line.starts_with("static inline");
+        if let (false, Some((before, _))) = (inline, line.split_once('(')) {
+            names.extend(before.rsplit([' ', '*']).next().map(str::to_owned));
+        }
+        inline &= line != "}";
+    }
+    names.retain(|name| name.starts_with("flexcast_"));
+    names
+}

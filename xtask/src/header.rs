@@ -15,7 +15,7 @@ pub(crate) const PATH: &str = "host/capi/include/flexcast.h";
 
 /// In the order in which a reader needs them. Not `lib`: cbindgen would follow its modules, and declare everything a
 /// second time.
-const SOURCES: [&str; 17] = [
+const SOURCES: [&str; 16] = [
     "version",
     "status",
     "fault",
@@ -25,11 +25,10 @@ const SOURCES: [&str; 17] = [
     "config",
     "settings",
     "communicator",
-    "stats",
-    "operation",
-    "reduction",
-    "collectives",
     "init",
+    "stats",
+    "reduction",
+    "collective",
     "failure_code",
     "request",
     "wait",
@@ -59,6 +58,9 @@ const INTRODUCTION: &str = "\
     needs no call.
  * - Structures begin with their size, or are given with it: a program goes on working with libraries that know more \
     fields.
+ * - A request of flexcast_post(), and of flexcast_allgather() and the others, is freed by the flexcast_wait() or \
+    flexcast_test() that
+ *   reports its end. One of flexcast_prepare() stays until flexcast_request_free().
  * - After fork() the library is the parent's: the child gets FLEXCAST_ERROR_FORKED from every function that returns a \
     status, at once, and
  *   can neither use nor disturb what the parent has. A process that forks before its first card or bootstrap may use \
@@ -66,14 +68,13 @@ const INTRODUCTION: &str = "\
  * - Free in the order requests, communicators, bootstrap and card; another order is refused where it matters.
  */";
 
+/// Functions in C, which fill a structure and post it: the library exports one function for that.
+const INLINE: &str = "host/capi/src/inline.h";
+
 /// Macros that are no constants of Rust.
 const MACROS: &str = "\n\
 /** As the send buffer: the own bytes are in their place in the receive buffer already. */
 #define FLEXCAST_IN_PLACE ((const void *)-1)
-
-/** Programs of version 1, which compared for equality, get 1 by the plain name. Whoever looks names up (dlsym) takes \
-    flexcast_abi_version_2. */
-#define flexcast_abi_version flexcast_abi_version_2
 ";
 
 impl Header {
@@ -100,6 +101,16 @@ pub(crate) fn check() -> Result<()> {
 }
 
 fn generate() -> Result<String> {
+    let inline =
+        std::fs::read_to_string(workspace::root().join(INLINE)).with_context(|| format!("reading {INLINE}"))?;
+    let text = declarations()?;
+    // Within the guard, and after what is C for C++, too.
+    let (declared, end) = text.rsplit_once("\n#endif").context("cbindgen wrote no include guard")?;
+    Ok(format!("{declared}{inline}\n#endif{end}"))
+}
+
+/// Types, constants and functions of the library.
+fn declarations() -> Result<String> {
     let config = Config {
         language: Language::C,
         cpp_compat: true,
@@ -113,7 +124,7 @@ fn generate() -> Result<String> {
         line_length: 110,
         usize_is_size_t: true,
         no_includes: true,
-        sys_includes: ["stddef.h", "stdint.h"].map(str::to_owned).to_vec(),
+        sys_includes: ["stddef.h", "stdint.h", "string.h"].map(str::to_owned).to_vec(),
         ..Config::default()
     };
     let sources = workspace::root().join("host/capi/src");
@@ -134,9 +145,6 @@ mod tests {
         check().expect("cargo xtask header");
     }
 
-    /// The name of a function in programs, and the symbol that it stands for.
-    const REDIRECTED: (&str, &str) = ("flexcast_abi_version", "flexcast_abi_version_2");
-
     /// The text without comments.
     fn without_comments(header: &str) -> String {
         let mut text = String::new();
@@ -150,12 +158,10 @@ mod tests {
 
     #[test]
     fn everything_is_declared_once_with_its_comment() {
-        let header = generate().expect("a header");
+        let header = declarations().expect("a header");
         let code = without_comments(&header);
         let mut names: Vec<&str> =
             code.lines().filter_map(|line| line.strip_prefix("#define ")?.split(' ').next()).collect();
-        // Another name of a function, which is declared by it.
-        names.retain(|name| *name != REDIRECTED.0);
         // Functions, types at their end and members of the enumeration.
         names.extend(code.match_indices("flexcast_").filter_map(|(at, _)| {
             let name = code[at..].split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()?;
@@ -184,7 +190,7 @@ mod tests {
 
     #[test]
     fn every_exported_function_is_declared() {
-        let header = generate().expect("a header");
+        let header = declarations().expect("a header");
         let exports =
             std::fs::read_to_string(workspace::root().join("host/capi/link.map")).expect("the list of exports");
         let mut found = 0;
@@ -192,11 +198,6 @@ mod tests {
             let text = std::fs::read_to_string(entry.expect("an entry").path()).expect("a source");
             for (_, rest) in text.match_indices("extern \"C\" fn flexcast_").map(|(at, _)| text[at..].split_at(14)) {
                 let name = rest.split('(').next().expect("a name");
-                if name == REDIRECTED.1 {
-                    assert!(header.contains(&format!("\n#define {} {name}\n", REDIRECTED.0)));
-                    found += 1;
-                    continue;
-                }
                 assert_eq!(without_comments(&header).matches(&format!("{name}(")).count(), 1, "declarations of {name}");
                 assert_eq!(exports.matches(&format!("        {name};\n")).count(), 1, "{name} in host/capi/link.map");
                 found += 1;
@@ -204,5 +205,22 @@ mod tests {
         }
         assert!(found > 20, "{found}");
         assert_eq!(exports.matches("        flexcast_").count(), found, "host/capi/link.map exports what is not there");
+    }
+
+    #[test]
+    fn every_operation_has_an_inline_function_with_a_comment() {
+        let header = generate().expect("a header");
+        let operations = header.lines().filter_map(|line| line.strip_prefix("#define FLEXCAST_OPERATION_"));
+        let names: Vec<String> =
+            operations.filter_map(|rest| Some(rest.split_once(' ')?.0.to_ascii_lowercase())).collect();
+        assert_eq!(names.len(), 15, "{names:?}");
+        for name in names {
+            let upper = name.to_ascii_uppercase();
+            let function = format!("*/\nstatic inline flexcast_status flexcast_{name}(flexcast_comm *comm,");
+            let (_, rest) = header.split_once(&function).unwrap_or_else(|| panic!("no flexcast_{name} with a comment"));
+            let (body, _) = rest.split_once("\n}").expect("an end");
+            assert!(body.contains(&format!("flexcast_collective_of(FLEXCAST_OPERATION_{upper});")), "{name}:{body}");
+            assert!(body.ends_with("return flexcast_post(comm, &collective, request);"), "{name}:{body}");
+        }
     }
 }

@@ -116,7 +116,7 @@ static int cancel(void *user, int complete)
 
 static int run_blocking(operation *operation)
 {
-	operation->status = flexcast_post(operation->flexcast);
+	operation->status = flexcast_start(operation->flexcast);
 	if (!operation->status)
 		operation->status = wait_for(operation->flexcast);
 	if (operation->status)
@@ -142,7 +142,7 @@ static int run_nonblocking(operation *operation, MPI_Request *request)
 	}
 	MPI_Request started = operation->request;
 	communicator_begin(operation->communicator);
-	if (!flexcast_post(operation->flexcast)) {
+	if (!flexcast_start(operation->flexcast)) {
 		*request = started;
 		return MPI_SUCCESS;
 	}
@@ -163,9 +163,9 @@ int operation_run(operation *operation, flexcast_collective *collective, MPI_Req
 		collective->callback = ended;
 		collective->user = operation;
 	} else {
-		collective->flags = FLEXCAST_AWAITED;
+		collective->flags = FLEXCAST_FLAG_AWAITED;
 	}
-	flexcast_status status = flexcast_init(operation->communicator->flexcast, collective, &operation->flexcast);
+	flexcast_status status = flexcast_prepare(operation->communicator->flexcast, collective, &operation->flexcast);
 	if (status) {
 		MPI_Comm comm = operation->comm;
 		enum function function = operation->function;

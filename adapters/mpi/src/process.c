@@ -70,8 +70,12 @@ flexcast_status process_config(flexcast_config *config)
 		config->barrier_timeout_ns = TIMEOUT_NS;
 	if (!getenv("FLEXCAST_RECOVERY_TIMEOUT_NS"))
 		config->recovery_timeout_ns = config->barrier_timeout_ns;
-	if (!getenv("FLEXCAST_SERVICE_OPERATION_NS"))
-		config->service_operation_ns = config->barrier_timeout_ns;
+	/* Other datapaths refuse a setting of service processes. */
+	if (!status && config->control == FLEXCAST_CONTROL_SERVICE) {
+		char bound[24];
+		snprintf(bound, sizeof bound, "%llu", (unsigned long long)config->barrier_timeout_ns);
+		status = flexcast_config_set(config, "service.operation_ns", bound);
+	}
 	return status;
 }
 

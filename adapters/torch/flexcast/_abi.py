@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 IN_PLACE = c_void_p(-1).value
@@ -29,6 +29,7 @@ SCATTERV = 14
 SPARSE_ALLREDUCE = 15
 
 AWAITED = 2
+SETTINGS_BYTES = 4096
 
 DATA_TYPES = {
     "int8": 1,
@@ -104,24 +105,9 @@ class Config(ctypes.Structure):
 
     _fields_ = [
         ("size", c_size_t),
-        *_words(
-            c_uint32,
-            "chunk_bytes subgroups receive_threads send_threads placement slots receive_batch send_batch send_depth budget "
-            "psn_bits chains lookahead_chunks retry_exponent data_class control_class",
-        ),
-        *_words(
-            c_uint64,
-            "max_receive_bytes link_gbit_per_s barrier_ns activation_ns cutoff_slack_ns barrier_timeout_ns "
-            "recovery_timeout_ns packet_lifetime_ns cache_bytes",
-        ),
-        *_words(c_uint32, "transport control algorithm restarts reproducible"),
-        *_words(c_char_p, "service_endpoints service_secret"),
-        *_words(c_uint64, "service_connect_ns service_operation_ns"),
-        *_words(c_uint32, "service_processes service_delivery service_buffers service_bound_keys"),
-        *_words(c_uint32, "progress_thread progress_cpu"),
-        *_words(c_char_p, "sparse_aggregators"),
-        *_words(c_uint32, "sparse_aggregation"),
-        *_words(c_float, "sparse_fixed_point"),
+        *_words(c_uint32, "algorithm control transport reproducible progress_thread progress_cpu data_class control_class"),
+        *_words(c_uint64, "max_receive_bytes barrier_timeout_ns recovery_timeout_ns"),
+        ("settings", c_char * SETTINGS_BYTES),
     ]
 
 
@@ -152,7 +138,6 @@ class Collective(ctypes.Structure):
         ("send_displacements", POINTER(c_size_t)),
         ("receive_counts", POINTER(c_size_t)),
         ("receive_displacements", POINTER(c_size_t)),
-        ("receive_bytes", c_size_t),
         ("data_type", c_uint32),
         ("reduction", c_uint32),
         ("root", c_int),
@@ -191,7 +176,7 @@ STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "flexcast_card_close": [c_void_p],
     "flexcast_buffer_invalidate": [c_void_p, c_void_p, c_size_t],
     "flexcast_bootstrap_callback": [Exchange, c_void_p, c_int, c_int, POINTER(c_void_p)],
-    "flexcast_bootstrap_tcp": [c_char_p, c_char_p, c_int, c_int, c_uint64, POINTER(c_void_p)],
+    "flexcast_bootstrap_tcp": [c_char_p, c_char_p, c_char_p, c_int, c_int, c_uint64, POINTER(c_void_p)],
     "flexcast_bootstrap_environment": [POINTER(c_void_p)],
     "flexcast_bootstrap_store": [POINTER(StoreFunctions), c_int, c_int, POINTER(c_void_p)],
     "flexcast_bootstrap_rank": [c_void_p, POINTER(c_int), POINTER(c_int)],
@@ -205,9 +190,7 @@ STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "flexcast_comm_event_fd": [c_void_p, POINTER(c_int)],
     "flexcast_progress": [c_void_p, POINTER(c_int)],
     "flexcast_cancel": [c_void_p],
-    "flexcast_init": [c_void_p, POINTER(Collective), POINTER(c_void_p)],
-    "flexcast_post": [c_void_p],
-    "flexcast_test": [c_void_p, POINTER(c_int)],
+    "flexcast_post": [c_void_p, POINTER(Collective), POINTER(c_void_p)],
     "flexcast_wait_for": [c_void_p, c_uint64, POINTER(c_int)],
     "flexcast_request_free": [c_void_p],
     "flexcast_request_report": [c_void_p, POINTER(Report), c_size_t],
@@ -216,7 +199,7 @@ STATUS_FUNCTIONS: dict[str, list[Any]] = {
 
 # The others: what they return, and the types of their arguments.
 OTHER_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
-    "flexcast_abi_version_2": (c_uint32, []),
+    "flexcast_abi_version": (c_uint32, []),
     "flexcast_version": (c_char_p, []),
     "flexcast_strerror": (c_char_p, [c_int32]),
     "flexcast_last_error": (c_char_p, []),

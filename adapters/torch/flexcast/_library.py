@@ -14,7 +14,7 @@ from typing import Any
 from . import _abi, errors
 
 # The library's version of the interface must be no less.
-ABI_VERSION = 2
+ABI_VERSION = 1
 NAMES = ("libflexcast.so", "libflexcast.so.1")
 
 _lock = threading.Lock()
@@ -66,7 +66,7 @@ def library() -> Any:
         if _loaded is None:
             found = _open()
             _declare(found)
-            version = found.flexcast_abi_version_2()
+            version = found.flexcast_abi_version()
             if version < ABI_VERSION:
                 raise errors.LibraryNotFound(
                     f"the library has version {version} of the C interface; this package needs {ABI_VERSION}: set FLEXCAST_LIBRARY to a newer one"

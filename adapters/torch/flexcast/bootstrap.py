@@ -41,7 +41,7 @@ class Bootstrap:
         """Rank 0 listens at `address` ("host:port"), the others connect; encrypted if FLEXCAST_SECRET_FILE names a secret of all ranks."""
         name = None if job is None else job.encode()
         return cls(
-            lambda found, handle: found.flexcast_bootstrap_tcp(address.encode(), name, rank, size, _milliseconds(timeout), handle)
+            lambda found, handle: found.flexcast_bootstrap_tcp(address.encode(), name, None, rank, size, _milliseconds(timeout), handle)
         )
 
     @classmethod

@@ -113,8 +113,8 @@ class Collectives:
         if displacements is None:
             length(receive, sum(values) * item, "the sum of counts")
         else:
-            fields["receive_displacements"] = self._bytes(self._list(displacements, "displacements")[0], item)
-            fields["receive_bytes"] = receive.bytes
+            places = self._places(values, displacements, "displacements", receive, "out", item)
+            fields["receive_displacements"] = self._bytes(places, item)
         sent = _abi.IN_PLACE if send is None else send.address or NOWHERE
         return self._start(_abi.ALLGATHERV, (send, receive), out, send=sent, receive=receive.address or NOWHERE, **fields)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _abi, errors
 from ._buffers import Buffer
-from ._library import check, failure, library
+from ._library import failure, library
 from .failures import Failure
 
 if TYPE_CHECKING:
@@ -75,14 +75,13 @@ class Request:
         collective.size = ctypes.sizeof(collective)
         collective.callback = _callback
         collective.user = number
-        found = library()
-        check(found.flexcast_init(communicator._live(), ctypes.byref(collective), ctypes.byref(self._handle)))
+        live = communicator._live()
+        # The operation may be over before the call has returned, which sets the handle first.
         _pending[number] = self
-        status = found.flexcast_post(self._handle)
+        status = library().flexcast_post(live, ctypes.byref(collective), ctypes.byref(self._handle))
         if status != _abi.OK:
             error = failure(status)
             _pending.pop(number, None)
-            found.flexcast_request_free(self._handle)
             raise error
 
     def _finish(self, status: int) -> None:
@@ -140,7 +139,7 @@ class Request:
         if self._over.is_set():
             return True
         if not self._communicator.progress_thread:
-            self._with_handle(lambda handle: library().flexcast_test(handle, ctypes.byref(ctypes.c_int())))
+            self._with_handle(lambda handle: library().flexcast_wait_for(handle, 0, ctypes.byref(ctypes.c_int())))
         return self._over.is_set()
 
     def wait(self, timeout: float | None = None) -> None:

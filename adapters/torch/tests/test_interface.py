@@ -42,7 +42,7 @@ class Header(unittest.TestCase):
         names = "BARRIER BROADCAST ALLGATHER ALLGATHERV ALLREDUCE REDUCE REDUCE_SCATTER_BLOCK REDUCE_SCATTER ALLTOALL ALLTOALLV".split()
         for name in names + "GATHER GATHERV SCATTER SCATTERV SPARSE_ALLREDUCE".split():
             self.assertEqual(getattr(_abi, name), self.numbers[f"OPERATION_{name}"], name)
-        self.assertEqual(_abi.AWAITED, self.numbers["AWAITED"])
+        self.assertEqual(_abi.AWAITED, self.numbers["FLAG_AWAITED"])
         other = {"float32": "FLOAT", "float64": "DOUBLE", "complex64": "FLOAT_COMPLEX", "complex128": "DOUBLE_COMPLEX"}
         for name, number in _abi.DATA_TYPES.items():
             self.assertEqual(number, self.numbers[other.get(name, name.upper())], name)
@@ -54,6 +54,7 @@ class Header(unittest.TestCase):
             self.assertEqual(number, self.numbers[pairs[name]], name)
         for name, number in _abi.LOG_LEVELS.items():
             self.assertEqual(number, self.numbers[f"LOG_{name.upper()}"], name)
+        self.assertEqual(_abi.SETTINGS_BYTES, self.numbers["SETTINGS_BYTES"])
         self.assertEqual(_abi.NOT_SUPPORTED, self.numbers["NOT_SUPPORTED"])
 
     def test_errors_have_classes(self) -> None:

@@ -13,6 +13,8 @@
  * - Nothing waits for ever. Without a progress thread (`progress_thread` in flexcast_config) nothing happens by itself: flexcast_test(),
  *   flexcast_wait() and flexcast_progress() move operations on; what the card does (receiving, copying, sending) needs no call.
  * - Structures begin with their size, or are given with it: a program goes on working with libraries that know more fields.
+ * - A request of flexcast_post(), and of flexcast_allgather() and the others, is freed by the flexcast_wait() or flexcast_test() that
+ *   reports its end. One of flexcast_prepare() stays until flexcast_request_free().
  * - After fork() the library is the parent's: the child gets FLEXCAST_ERROR_FORKED from every function that returns a status, at once, and
  *   can neither use nor disturb what the parent has. A process that forks before its first card or bootstrap may use it in the child.
  * - Free in the order requests, communicators, bootstrap and card; another order is refused where it matters.
@@ -23,12 +25,10 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /** As the send buffer: the own bytes are in their place in the receive buffer already. */
 #define FLEXCAST_IN_PLACE ((const void *)-1)
-
-/** Programs of version 1, which compared for equality, get 1 by the plain name. Whoever looks names up (dlsym) takes flexcast_abi_version_2. */
-#define flexcast_abi_version flexcast_abi_version_2
 
 
 /**
@@ -36,7 +36,7 @@
  * codes and fields are added, and structures are told apart by their size. A change that programs do not survive would
  * end in another name of the shared library than libflexcast.so.1.
  */
-#define FLEXCAST_ABI_VERSION 2
+#define FLEXCAST_ABI_VERSION 1
 
 /**
  * Nothing.
@@ -69,33 +69,6 @@
 #define FLEXCAST_LOG_TRACE 5
 
 /**
- * All threads of a core of the DPA before the next one.
- */
-#define FLEXCAST_PLACEMENT_COMPACT 0
-
-/**
- * One thread of each core in turn.
- */
-#define FLEXCAST_PLACEMENT_SPREAD 1
-
-/**
- * The ranks' processors add what a sparse AllReduce sends over RDMA cards.
- */
-#define FLEXCAST_AGGREGATION_HOST 0
-
-/**
- * The DPAs of the ranks' cards add integers of 32 and 64 bits, in blocks of a multiple of 128 bytes, floats if
- * `sparse_fixed_point` says so, and processors all else. For that image `sparse` runs there: `sparse_firmware_path` in
- * flexcast_card_options.
- */
-#define FLEXCAST_AGGREGATION_DPA 1
-
-/**
- * For `lookahead_chunks`: as many chunks as hide most of the activation of the next root.
- */
-#define FLEXCAST_LOOKAHEAD_AUTOMATIC UINT32_MAX
-
-/**
  * Multicast datagrams, staged in DPA memory and copied to the user's buffer by the card.
  */
 #define FLEXCAST_TRANSPORT_UD 0
@@ -118,43 +91,11 @@
 
 /**
  * Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where
- * they have staging memory. `service_endpoints` and what follows it say where they are and how they are used. Where a
- * rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. Over RDMA cards alone; with the
- * datapath "dpa" Broadcast, Allgather and Allgatherv are the DPA's.
+ * they have staging memory. The settings `service.endpoints`, `service.secret` and so on say where they are and how
+ * they are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. Over
+ * RDMA cards alone; with the datapath "dpa" Broadcast, Allgather and Allgatherv are the DPA's.
  */
 #define FLEXCAST_CONTROL_SERVICE 2
-
-/**
- * For `service_delivery`: what the variable FLEXCAST_SERVICE_DELIVERY (auto, flat, hierarchical or direct) says, or
- * else as FLEXCAST_DELIVERY_AUTO.
- */
-#define FLEXCAST_DELIVERY_DEFAULT 0
-
-/**
- * Broadcasts through staging memory where the service processes have some, Allgathers from host memory to host memory
- * by alias keys; from the thresholds of FLEXCAST_SERVICE_THRESHOLDS on as FLEXCAST_DELIVERY_HIERARCHICAL.
- */
-#define FLEXCAST_DELIVERY_AUTO 1
-
-/**
- * Both through staging memory.
- */
-#define FLEXCAST_DELIVERY_FLAT 2
-
-/**
- * Both through staging memory to a segment that the ranks of a host share, from which each copies.
- */
-#define FLEXCAST_DELIVERY_HIERARCHICAL 3
-
-/**
- * Both from host memory to host memory by alias keys.
- */
-#define FLEXCAST_DELIVERY_DIRECT 4
-
-/**
- * For `service_bound_keys`: none.
- */
-#define FLEXCAST_BOUND_KEYS_NONE UINT32_MAX
 
 /**
  * For each operation what the library expects to be fastest: multicast, the messages of the barrier, or writes over
@@ -191,6 +132,11 @@
  * For `progress_cpu`: any.
  */
 #define FLEXCAST_CPU_ANY UINT32_MAX
+
+/**
+ * Bytes for settings by name in flexcast_config.
+ */
+#define FLEXCAST_SETTINGS_BYTES 4096
 
 /**
  * Colour of a rank that is in none of the communicators that flexcast_comm_split() makes.
@@ -363,91 +309,106 @@
 #define FLEXCAST_MAXLOC 12
 
 /**
- * Operation as flexcast_barrier(); this and the others are what a function of their name posts.
+ * Ends on no rank before all ranks have posted it.
  */
 #define FLEXCAST_OPERATION_BARRIER 1
 
 /**
- * flexcast_broadcast(): the buffer is `receive`.
+ * `count` bytes of `receive` from rank `root` to all ranks: read on the root, written elsewhere.
  */
 #define FLEXCAST_OPERATION_BROADCAST 2
 
 /**
- * flexcast_allgather().
+ * `count` bytes of `send` from every rank to every rank: `receive` has size times as many, in the order of ranks.
  */
 #define FLEXCAST_OPERATION_ALLGATHER 3
 
 /**
- * flexcast_allgatherv(), with `receive_counts`; flexcast_allgatherv_displaced() with `receive_displacements` and
- * `receive_bytes`, too.
+ * `receive_counts[r]` bytes of `send` from every rank r to every rank, where they are received at
+ * `receive_displacements[r]`. Both lists are alike on all ranks; `count` is not used.
  */
 #define FLEXCAST_OPERATION_ALLGATHERV 4
 
 /**
- * flexcast_allreduce().
+ * The reduction of `count` elements of every rank, element by element, to all ranks.
  */
 #define FLEXCAST_OPERATION_ALLREDUCE 5
 
 /**
- * flexcast_reduce().
+ * The same to rank `root` alone; elsewhere `receive` is not used.
  */
 #define FLEXCAST_OPERATION_REDUCE 6
 
 /**
- * flexcast_reduce_scatter_block().
+ * The reduction of size times `count` elements of every rank, of which each rank gets `count`: the r-th part goes to
+ * rank r. In place the contribution is in `receive`, whose beginning gets the result.
  */
 #define FLEXCAST_OPERATION_REDUCE_SCATTER_BLOCK 7
 
 /**
- * flexcast_reduce_scatter(), with `receive_counts`, in elements.
+ * The same with `receive_counts[r]` elements for rank r, alike on all ranks.
  */
 #define FLEXCAST_OPERATION_REDUCE_SCATTER 8
 
 /**
- * flexcast_alltoall().
+ * `count` bytes of every rank to every rank: the r-th part of `send` to rank r, where it becomes the part of this rank
+ * in `receive`. Both have size times `count` bytes. In place `receive` has what is sent, too.
  */
 #define FLEXCAST_OPERATION_ALLTOALL 9
 
 /**
- * flexcast_alltoallv().
+ * `send_counts[r]` bytes at `send_displacements[r]` to rank r, and `receive_counts[r]` bytes of rank r to
+ * `receive_displacements[r]`. The two ranks of a block give one length. In place the lists of `send` are not used.
  */
 #define FLEXCAST_OPERATION_ALLTOALLV 10
 
 /**
- * flexcast_gather().
+ * `count` bytes of `send` of every rank to rank `root`, in the order of ranks: its `receive` has size times as many.
+ * Elsewhere `receive` is not used. In place on the root alone.
  */
 #define FLEXCAST_OPERATION_GATHER 11
 
 /**
- * flexcast_gatherv(), with `count` bytes of this rank and `receive_counts` of the root.
+ * `count` bytes of this rank, and on the root `receive_counts[r]` bytes of rank r to `receive_displacements[r]`.
  */
 #define FLEXCAST_OPERATION_GATHERV 12
 
 /**
- * flexcast_scatter().
+ * The r-th part of the `send` of rank `root`, of `count` bytes, to `receive` of rank r. Elsewhere `send` is not used.
+ * In place on the root alone: its block stays in `send`.
  */
 #define FLEXCAST_OPERATION_SCATTER 13
 
 /**
- * flexcast_scatterv(), with `count` bytes for this rank and `send_counts` of the root.
+ * `count` bytes for this rank, and on the root `send_counts[r]` bytes at `send_displacements[r]` for rank r.
  */
 #define FLEXCAST_OPERATION_SCATTERV 14
 
 /**
- * flexcast_sparse_allreduce(), with `block_bytes` and `blocks_per_message`.
+ * FLEXCAST_OPERATION_ALLREDUCE for contributions of which much is zero: blocks of `block_bytes` that are zero are
+ * neither sent nor summed, and nobody has to say where they are. A block is zero if all of its bits are, so that -0.0
+ * and NaN travel. `reduction` is FLEXCAST_SUM, _MIN, _MAX, _LOGICAL_OR, _LOGICAL_XOR, _BIT_OR or _BIT_XOR; for minimum
+ * and maximum a block that is zero is one that the rank does not have. Over a network interface, sums whose arrays are
+ * short or have had few zeros may go as those of FLEXCAST_OPERATION_ALLREDUCE, where that is expected to be faster:
+ * there -0.0 of one rank and 0.0 of the others are 0.0. `send` may lie in memory that can only be read, and neither
+ * pointer need be aligned to its elements.
+ *
+ * With `reproducible` in flexcast_config blocks are added in the order of ranks; otherwise in the order in which they
+ * come, so that sums of floating-point numbers of more than two ranks may differ from call to call in their last bits.
+ * After a failure `receive` is part old and part new.
  */
 #define FLEXCAST_OPERATION_SPARSE_ALLREDUCE 15
 
 /**
- * Flag: the request may be posted again and again.
+ * Flag: in place, as with FLEXCAST_IN_PLACE for `send` (of a Scatter for `receive`), which is not used then.
  */
-#define FLEXCAST_PERSISTENT 1
+#define FLEXCAST_FLAG_IN_PLACE 1
 
 /**
  * Flag: who posts waits at once, by flexcast_wait() or flexcast_wait_for(). The progress thread is not woken for it,
  * and takes it on milliseconds late if nobody waits.
  */
-#define FLEXCAST_AWAITED 2
+#define FLEXCAST_FLAG_AWAITED 2
 
 /**
  * Bytes of a message, or their number, do not fit the memory of this rank.
@@ -814,12 +775,13 @@
 #define FLEXCAST_CAUSE_CONNECTION 5
 
 /**
- * An aggregator that is no rank failed the detecting rank; the code is its number among sparse.aggregators, from 0.
+ * An aggregator that is no rank failed the detecting rank; the code is its number among the setting
+ * `sparse.aggregators`, from 0.
  */
 #define FLEXCAST_CAUSE_AGGREGATOR 6
 
 /**
- * The failed rank contributed a number beyond `sparse_fixed_point`, infinite or not a number;
+ * The failed rank contributed a number beyond the setting `sparse.fixed_point`, infinite or not a number;
  * FLEXCAST_ERROR_CONTRIBUTION and flexcast_last_error() there tell which.
  */
 #define FLEXCAST_CAUSE_CONTRIBUTION 7
@@ -870,7 +832,7 @@ typedef enum {
    */
   FLEXCAST_ERROR_FORKED = 9,
   /**
-   * No error: the library does not carry this operation, and the program uses its own. flexcast_init() says so
+   * No error: the library does not carry this operation, and the program uses its own. flexcast_post() says so
    * before anything is posted, and alike on all ranks.
    */
   FLEXCAST_NOT_SUPPORTED = 10,
@@ -993,7 +955,7 @@ typedef enum {
   FLEXCAST_ERROR_AGGREGATOR = 128,
   /**
    * The operation has failed, on all ranks, because of a number that this rank contributed: it is beyond
-   * `sparse_fixed_point`, infinite or not a number.
+   * the setting `sparse.fixed_point`, infinite or not a number.
    */
   FLEXCAST_ERROR_CONTRIBUTION = 129,
   /**
@@ -1024,8 +986,8 @@ typedef struct flexcast_card flexcast_card;
 typedef struct flexcast_comm flexcast_comm;
 
 /**
- * An operation: to be posted, under way or over. Made by the operations and flexcast_init(); to be freed when it is
- * over.
+ * An operation: to be started, under way or over. One of flexcast_post() is freed by the flexcast_wait() or
+ * flexcast_test() that reports its end; one of flexcast_prepare() stays until flexcast_request_free().
  */
 typedef struct flexcast_request flexcast_request;
 
@@ -1086,8 +1048,8 @@ typedef struct {
    */
   const char *memory_watch;
   /**
-   * File of the image `sparse`, which is started on the card's DPA beside what else runs there, for
-   * FLEXCAST_AGGREGATION_DPA; NULL: what FLEXCAST_SPARSE_FIRMWARE says, or else none. Not used by the datapath
+   * File of the image `sparse`, which is started on the card's DPA beside what else runs there, for the setting
+   * `sparse.aggregation` = dpa; NULL: what FLEXCAST_SPARSE_FIRMWARE says, or else none. Not used by the datapath
    * "udp".
    */
   const char *sparse_firmware_path;
@@ -1170,7 +1132,9 @@ typedef struct {
 } flexcast_store_functions;
 
 /**
- * Parameters of a communicator; alike on all ranks. To be initialised by flexcast_config_default().
+ * Parameters of a communicator; alike on all ranks. To be initialised by flexcast_config_default(), or zeroed and
+ * given its size. Parameters that are no fields here are set by flexcast_config_set(). It may be copied, and needs no
+ * freeing.
  */
 typedef struct {
   /**
@@ -1178,171 +1142,23 @@ typedef struct {
    */
   size_t size;
   /**
-   * Bytes of one chunk: a multiple of 64, at most the path's MTU; with FLEXCAST_TRANSPORT_UC_UNICAST at most
-   * 2^30.
+   * What carries the data of an operation, one of FLEXCAST_ALGORITHM_*. With FLEXCAST_CONTROL_DEVICE it is
+   * multicast.
    */
-  uint32_t chunk_bytes;
+  uint32_t algorithm;
   /**
-   * Multicast groups that carry the data side by side.
+   * Where barrier, activation, recovery and final handshake run, one of FLEXCAST_CONTROL_*.
    */
-  uint32_t subgroups;
-  /**
-   * DPA threads that receive, 1 to `subgroups`.
-   */
-  uint32_t receive_threads;
-  /**
-   * DPA threads that send, 1 to `subgroups`.
-   */
-  uint32_t send_threads;
-  /**
-   * Order in which DPA threads are taken: FLEXCAST_PLACEMENT_COMPACT or FLEXCAST_PLACEMENT_SPREAD.
-   */
-  uint32_t placement;
-  /**
-   * Staging slots of each subgroup: a power of two.
-   */
-  uint32_t slots;
-  /**
-   * Completions that a receive worker consumes per doorbell: a power of two, at most half of `slots`.
-   */
-  uint32_t receive_batch;
-  /**
-   * Sends per doorbell: a power of two.
-   */
-  uint32_t send_batch;
-  /**
-   * Entries of each send ring: a power of two, at least two batches.
-   */
-  uint32_t send_depth;
-  /**
-   * Completions after which an activation of a worker ends by itself.
-   */
-  uint32_t budget;
-  /**
-   * Bits of the immediate for the sequence number; 0: as few as `max_receive_bytes` needs.
-   */
-  uint32_t psn_bits;
-  /**
-   * Ranks that multicast at the same time; 0: as few as keep the links busy.
-   */
-  uint32_t chains;
-  /**
-   * Chunks before the end of its block at which a root activates the next one; FLEXCAST_LOOKAHEAD_AUTOMATIC: as many
-   * as hide most of it.
-   */
-  uint32_t lookahead_chunks;
-  /**
-   * Control messages that are lost are sent again after 4.096 us times 2 to this power.
-   */
-  uint32_t retry_exponent;
-  /**
-   * Traffic class of data packets, and of control messages and fetches; bits 7 to 5 are the priority.
-   */
-  uint32_t data_class;
-  /**
-   * See `data_class`.
-   */
-  uint32_t control_class;
-  /**
-   * Most bytes that a rank can receive in one operation.
-   */
-  uint64_t max_receive_bytes;
-  /**
-   * Line rate of the slowest card in Gbit/s, from which the cutoff follows; 0: what the own card's port tells.
-   */
-  uint64_t link_gbit_per_s;
-  /**
-   * First estimate of what a barrier takes, in nanoseconds.
-   */
-  uint64_t barrier_ns;
-  /**
-   * The same of the activation of a root.
-   */
-  uint64_t activation_ns;
-  /**
-   * Added to what an operation should take, before what is missing is fetched from the neighbour, in nanoseconds; 0,
-   * the default, for this and the next two: what suits the card, which is longer for emulated ones.
-   */
-  uint64_t cutoff_slack_ns;
-  /**
-   * How long a rank waits for others to begin an operation, in nanoseconds; see `cutoff_slack_ns`.
-   */
-  uint64_t barrier_timeout_ns;
-  /**
-   * How long an operation that all ranks have begun may stand still, in nanoseconds, beyond three times what it
-   * should take; see `cutoff_slack_ns`. It counts from the last data that came or went.
-   */
-  uint64_t recovery_timeout_ns;
-  /**
-   * Longest life of a packet in the fabric, in nanoseconds.
-   */
-  uint64_t packet_lifetime_ns;
-  /**
-   * Last-level cache of the DPA, which rings, bitmaps and contexts should fit in, in bytes.
-   */
-  uint64_t cache_bytes;
+  uint32_t control;
   /**
    * What carries the data: FLEXCAST_TRANSPORT_UD or FLEXCAST_TRANSPORT_UC_UNICAST.
    */
   uint32_t transport;
   /**
-   * Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE;
-   * or FLEXCAST_CONTROL_SERVICE. The default is what the variable FLEXCAST_CONTROL (host, device or service) says,
-   * or else FLEXCAST_CONTROL_HOST.
-   */
-  uint32_t control;
-  /**
-   * What carries the data of an Allgather, one of FLEXCAST_ALGORITHM_*. With FLEXCAST_CONTROL_DEVICE it is
-   * multicast.
-   */
-  uint32_t algorithm;
-  /**
-   * Whether (1 or 0) the host's reliable connections restart where a lost negative acknowledgement would make them
-   * wait for their timeout.
-   */
-  uint32_t restarts;
-  /**
    * Whether (1 or 0) reductions combine contributions in the order of ranks whatever their length, so that
    * floating-point results are those of one core that goes through all contributions in turn.
    */
   uint32_t reproducible;
-  /**
-   * For FLEXCAST_CONTROL_SERVICE: `host:port` of the first service process of the rank's host, whose others have the
-   * next ports; or each one's, with commas between them. NULL: what the variable FLEXCAST_SERVICE says. Texts must
-   * stay until flexcast_comm_create() has returned.
-   */
-  const char *service_endpoints;
-  /**
-   * The file with the secret of the service processes. NULL: what FLEXCAST_SERVICE_SECRET says.
-   */
-  const char *service_secret;
-  /**
-   * Longest that connecting to them takes, and so long again until all take part, in nanoseconds; 0: 5 s.
-   */
-  uint64_t service_connect_ns;
-  /**
-   * Longest that an operation stands still once it is posted to them, others' arrival included, in nanoseconds;
-   * 0: 60 s.
-   */
-  uint64_t service_operation_ns;
-  /**
-   * Service processes of a host, 1 to 64, if one endpoint is given; 0: what FLEXCAST_SERVICE_PROCESSES says, or
-   * else 4.
-   */
-  uint32_t service_processes;
-  /**
-   * How Broadcast and Allgather go, one of FLEXCAST_DELIVERY_*.
-   */
-  uint32_t service_delivery;
-  /**
-   * Buffers that they may use at a time between operations, 1 to 1000; 0: 256.
-   */
-  uint32_t service_buffers;
-  /**
-   * Keys that a rank binds to its buffers, 1 to 4096, so that these cost the Arm cores no control operation; 0: what
-   * FLEXCAST_SERVICE_KEYS says, or else 16; FLEXCAST_BOUND_KEYS_NONE: none.
-   */
-  uint32_t service_bound_keys;
   /**
    * Whether (1 or 0) a thread of the library moves operations on; it sleeps while none is under way. 0: the program
    * does, by tests, waits and flexcast_progress().
@@ -1353,25 +1169,66 @@ typedef struct {
    */
   uint32_t progress_cpu;
   /**
-   * Processes flexcast-aggregator that sum up what a sparse AllReduce sends, as `host:port` with commas between
-   * them, in one order on all ranks. With the datapaths "dpa" and "verbs" they need a card, too. NULL: what the
-   * variable FLEXCAST_SPARSE_AGGREGATORS says, or else none: every rank sums up a part. See `service_endpoints` for
-   * how long it must stay.
+   * Traffic class of data packets, and of control messages and fetches; bits 7 to 5 are the priority. Of RDMA cards.
    */
-  const char *sparse_aggregators;
+  uint32_t data_class;
   /**
-   * What adds up what a sparse AllReduce sends over RDMA cards, one of FLEXCAST_AGGREGATION_*.
-   * flexcast_config_default() sets what the variable FLEXCAST_SPARSE_AGGREGATION (host or dpa) says.
+   * See `data_class`.
    */
-  uint32_t sparse_aggregation;
+  uint32_t control_class;
   /**
-   * Greatest magnitude of a contribution, with FLEXCAST_AGGREGATION_DPA: sums of FLEXCAST_FLOAT are added by the
-   * DPAs, too, as fixed-point numbers, and `sum_error` in flexcast_report tells by how much a sum may be off. -0.0
-   * becomes 0.0; a number that is greater, infinite or not a number fails the operation on all ranks. 0: processors
-   * add them. flexcast_config_default() sets what the variable FLEXCAST_SPARSE_FIXED_POINT says.
+   * Most bytes that a rank can receive in one operation; 0: what the library chooses, 64 MiB.
    */
-  float sparse_fixed_point;
+  uint64_t max_receive_bytes;
+  /**
+   * How long a rank waits for others to begin an operation, in nanoseconds; 0, for this and the next one: what suits
+   * the card, which is longer for emulated ones.
+   */
+  uint64_t barrier_timeout_ns;
+  /**
+   * How long an operation that all ranks have begun may stand still, in nanoseconds, beyond three times what it
+   * should take. It counts from the last data that came or went.
+   */
+  uint64_t recovery_timeout_ns;
+  /**
+   * What flexcast_config_set() has kept. Not to be written by programs.
+   */
+  char settings[FLEXCAST_SETTINGS_BYTES];
 } flexcast_config;
+
+/**
+ * What flexcast_init() may be given. To be zeroed, and given its size.
+ */
+typedef struct {
+  /**
+   * Bytes of this structure, by the header that the program was compiled with.
+   */
+  size_t size;
+  /**
+   * The card; NULL: what the variables say.
+   */
+  const flexcast_card_options *card;
+  /**
+   * Parameters of the communicator; NULL: the defaults, and what the variables say.
+   */
+  const flexcast_config *config;
+  /**
+   * How ranks exchange, as for flexcast_bootstrap_callback(); NULL: as flexcast_bootstrap_environment().
+   */
+  flexcast_exchange exchange;
+  /**
+   * Given to `exchange`.
+   */
+  void *user;
+  /**
+   * The own rank, if there is an `exchange`.
+   */
+  int rank;
+  /**
+   * How many ranks there are, if there is an `exchange`.
+   */
+  int ranks;
+} flexcast_init_options;
 
 /**
  * What a communicator takes of its card, and what it has done.
@@ -1512,8 +1369,14 @@ typedef struct {
 typedef void (*flexcast_callback)(void *user, flexcast_request *request, flexcast_status status);
 
 /**
- * An operation, for flexcast_init(). To be zeroed, given its size, and then what the operation needs: arguments have
- * the meaning that they have for the function of the operation's name.
+ * A collective with its arguments, for flexcast_post() and flexcast_prepare(). To be begun by
+ * flexcast_collective_of(), or zeroed and given its size; then it gets what its operation needs. Other fields are not
+ * used.
+ *
+ * All ranks post the same operations of a communicator in the same order with the same arguments. Lists have an entry
+ * for each rank, in bytes, of reductions in elements, and are copied. Displacements count in bytes from the start of
+ * the buffer; NULL: blocks lie one after another. Blocks that are received must not overlap, and bytes between them
+ * stay as they are.
  */
 typedef struct {
   /**
@@ -1525,7 +1388,7 @@ typedef struct {
    */
   uint32_t operation;
   /**
-   * 0, or FLEXCAST_PERSISTENT and FLEXCAST_AWAITED, added up.
+   * 0, or FLEXCAST_FLAG_... added up.
    */
   uint32_t flags;
   /**
@@ -1541,31 +1404,27 @@ typedef struct {
    */
   size_t count;
   /**
-   * Lists have an entry for each rank, in bytes, and are copied.
+   * Lengths of the blocks in `send`.
    */
   const size_t *send_counts;
   /**
-   * See `send_counts`.
+   * Where they begin; may be NULL.
    */
   const size_t *send_displacements;
   /**
-   * See `send_counts`.
+   * Lengths of the blocks in `receive`.
    */
   const size_t *receive_counts;
   /**
-   * See `send_counts`.
+   * Where they begin; may be NULL.
    */
   const size_t *receive_displacements;
-  /**
-   * Length of `receive` of an Allgatherv with displacements.
-   */
-  size_t receive_bytes;
   /**
    * Element of reductions: FLEXCAST_FLOAT and the like.
    */
   uint32_t data_type;
   /**
-   * Operator of reductions: FLEXCAST_SUM and the like.
+   * Operator of reductions: FLEXCAST_SUM and the like. One that is not defined for the type is not supported.
    */
   uint32_t reduction;
   /**
@@ -1694,12 +1553,12 @@ typedef struct {
    */
   uint32_t pace_mbit_per_s;
   /**
-   * 1 if the DPAs of the ranks' cards have added, of a sparse AllReduce (FLEXCAST_AGGREGATION_DPA).
+   * 1 if the DPAs of the ranks' cards have added, of a sparse AllReduce (the setting `sparse.aggregation`).
    */
   uint32_t added_by_dpa;
   /**
    * Largest difference between a sum and that of the contributions, beside its rounding to a float, if they were
-   * added as fixed-point numbers (`sparse_fixed_point`); else 0.
+   * added as fixed-point numbers (the setting `sparse.fixed_point`); else 0.
    */
   double sum_error;
 } flexcast_report;
@@ -1747,6 +1606,7 @@ flexcast_status flexcast_card_options_default(flexcast_card_options *options, si
 
 /**
  * Opens a card and starts the firmware on its DPA, or opens a card without, or a network interface (`datapath`).
+ * `options` may be NULL: the defaults, and what variables say.
  */
 flexcast_status flexcast_card_open(const flexcast_card_options *options,
                                    flexcast_card **card);
@@ -1828,27 +1688,17 @@ flexcast_status flexcast_bootstrap_store(const flexcast_store_functions *functio
 /**
  * Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` tells jobs apart that
  * meet at one port by mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and
- * a few seconds at most; 0: a minute. If the variable FLEXCAST_SECRET_FILE names a file, or FLEXCAST_SECRET is set,
- * only ranks with the same secret come together, and what they exchange is encrypted.
+ * a few seconds at most; 0: a minute. `secret` is a string of 32 to 4096 bytes that was drawn at random, as
+ * `head -c 32 /dev/urandom | base64` does, the same on all ranks: only they come together, and what they exchange is
+ * encrypted. NULL: what the file says that the variable FLEXCAST_SECRET_FILE names, or FLEXCAST_SECRET, or else none.
  */
 flexcast_status flexcast_bootstrap_tcp(const char *address,
                                        const char *job,
+                                       const char *secret,
                                        int rank,
                                        int size,
                                        uint64_t timeout_ms,
                                        flexcast_bootstrap **bootstrap);
-
-/**
- * The same with a secret of the program: a string of 32 to 4096 bytes that was drawn at random, as
- * `head -c 32 /dev/urandom | base64` does, the same on all ranks. NULL: what the variables say.
- */
-flexcast_status flexcast_bootstrap_tcp_secret(const char *address,
-                                              const char *job,
-                                              const char *secret,
-                                              int rank,
-                                              int size,
-                                              uint64_t timeout_ms,
-                                              flexcast_bootstrap **bootstrap);
 
 /**
  * The same with what the environment says: FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE ("host:port"), FLEXCAST_JOB
@@ -1867,21 +1717,21 @@ flexcast_status flexcast_bootstrap_rank(flexcast_bootstrap *bootstrap, int *rank
 flexcast_status flexcast_bootstrap_free(flexcast_bootstrap *bootstrap);
 
 /**
- * The defaults, with what variables of the environment say: FLEXCAST_CHUNK_BYTES for `chunk_bytes`,
+ * The defaults, with what variables of the environment say: FLEXCAST_ALGORITHM for `algorithm`,
  * FLEXCAST_PROGRESS_THREAD for `progress_thread` and so on, with values as flexcast_config_set() takes them. `size` is
- * sizeof(flexcast_config). FLEXCAST_ERROR_VARIABLE if a variable has a value that it cannot have.
+ * sizeof(flexcast_config). FLEXCAST_ERROR_VARIABLE if a variable has a value that it cannot have, be it of a field or
+ * of another setting.
  */
 flexcast_status flexcast_config_default(flexcast_config *config,
                                         size_t size);
 
 /**
- * Sets a parameter by its name: that of the field, or service.endpoints, service.secret, sparse.aggregators and so on
- * for the fields that begin with service_ or sparse_. Numbers are decimal, `sparse.fixed_point` with a fraction or an
- * exponent if need be; `placement`, `transport`, `control`, `algorithm`, `service.delivery` and `sparse.aggregation`
- * take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. A `value` of service.endpoints,
- * service.secret or sparse.aggregators is not copied: it must stay until flexcast_comm_create() has returned.
- * FLEXCAST_ERROR_CONFIG for a name that there is not, or a value that it cannot have: the structure is as it was, and
- * flexcast_last_error() tells name, value and what it may be.
+ * Sets a parameter by its name, such as "slots" or "service.endpoints", or by its variable, such as "FLEXCAST_SLOTS":
+ * a field, or one that the structure keeps. docs/embed.md lists all. Numbers are decimal; `algorithm`, `control`,
+ * `transport` and others take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. The value is
+ * copied. FLEXCAST_ERROR_CONFIG for a name that there is not, or a value that it cannot have: the structure is as it
+ * was, and flexcast_last_error() has the name, the value, and what it may be or the name that is most like it. A
+ * setting that the card's datapath does not use is refused when the communicator is made.
  */
 flexcast_status flexcast_config_set(flexcast_config *config,
                                     const char *name,
@@ -1889,7 +1739,8 @@ flexcast_status flexcast_config_set(flexcast_config *config,
 
 /**
  * Makes a communicator of all ranks of a bootstrap. All of them call it, with the same configuration (NULL: the
- * defaults). It blocks as long as the bootstrap's exchanges do. A rank that fails is named by all others.
+ * defaults, and what variables say). It blocks as long as the bootstrap's exchanges do. A rank that fails is named by
+ * all others.
  */
 flexcast_status flexcast_comm_create(flexcast_card *card,
                                      flexcast_bootstrap *bootstrap,
@@ -1898,7 +1749,7 @@ flexcast_status flexcast_comm_create(flexcast_card *card,
 
 /**
  * The same without blocking: `comm` becomes a handle at once, which flexcast_comm_test() and flexcast_comm_free() take
- * until the communicator is ready. The configuration need not stay, its texts must until then.
+ * until the communicator is ready. The configuration need not stay.
  */
 flexcast_status flexcast_comm_create_begin(flexcast_card *card,
                                            flexcast_bootstrap *bootstrap,
@@ -1908,7 +1759,8 @@ flexcast_status flexcast_comm_create_begin(flexcast_card *card,
 /**
  * Parts the ranks of a communicator, as MPI_Comm_split does: those of one colour (0 or more) become a communicator, in
  * the order of their keys and then of their ranks. A rank of colour FLEXCAST_UNDEFINED gets NULL and FLEXCAST_OK. All
- * ranks call it, with the bootstrap that the communicator was made with.
+ * ranks call it, with the bootstrap that the communicator was made with; NULL for one of flexcast_init(), and its
+ * parts.
  */
 flexcast_status flexcast_comm_split(flexcast_comm *comm,
                                     flexcast_bootstrap *bootstrap,
@@ -1937,7 +1789,8 @@ flexcast_status flexcast_comm_test(flexcast_comm *comm,
 /**
  * Frees a communicator; the others need not be asked. Its progress thread, if it has one, has ended when this returns,
  * unless it is the one that calls. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
- * cancel it and wait. One that is being made is given up: then the bootstrap can only be freed, too, and the others
+ * cancel it and wait. One of flexcast_init() closes its card, and is refused while the card has others. One that is
+ * being made is given up: then the bootstrap can only be freed, too, and the others
  * are told by their own bounds.
  */
 flexcast_status flexcast_comm_free(flexcast_comm *comm);
@@ -1946,6 +1799,11 @@ flexcast_status flexcast_comm_free(flexcast_comm *comm);
  * The own rank, and how many there are. Either pointer may be NULL.
  */
 flexcast_status flexcast_comm_rank(flexcast_comm *comm, int *rank, int *size);
+
+/**
+ * The card of a communicator, as flexcast_comm_create() got it or flexcast_init() has opened it.
+ */
+flexcast_status flexcast_comm_card(flexcast_comm *comm, flexcast_card **card);
 
 /**
  * Which control carries the operations of a communicator, one of FLEXCAST_CONTROL_*, alike on all ranks. `reason` (may
@@ -1980,260 +1838,84 @@ flexcast_status flexcast_comm_event_fd(flexcast_comm *comm,
                                        int *descriptor);
 
 /**
+ * Opens the card, meets the other ranks, and makes the communicator of all of them: flexcast_card_open(),
+ * flexcast_bootstrap_environment() and flexcast_comm_create() in one. `options` may be NULL. flexcast_comm_free() of
+ * this communicator closes the card, too; flexcast_comm_card() gives it, for flexcast_buffer_invalidate() and others.
+ * flexcast_comm_split() takes NULL as its bootstrap. A process that opens its card itself, or makes more than one
+ * communicator of all ranks, calls the three functions.
+ */
+flexcast_status flexcast_init(const flexcast_init_options *options,
+                              flexcast_comm **comm);
+
+/**
  * Fills `stats`, of `size` = sizeof(flexcast_stats) bytes.
  */
 flexcast_status flexcast_comm_stats(flexcast_comm *comm, flexcast_stats *stats, size_t size);
 
 /**
- * `bytes` bytes of `buffer` from rank `root` to all ranks: read on the root, written elsewhere.
+ * Posts a collective, and returns at once. `request` becomes its request, before a callback is called; NULL after a
+ * refusal. It is freed by the flexcast_wait() or flexcast_test() that reports its end.
  *
- * For this and the other operations: all ranks call the same operations of a communicator in the same order with the
- * same arguments. The function returns at once. Until the request is over the memory stays allocated, is registered,
- * and is touched by nobody else. It may be freed after flexcast_buffer_invalidate().
- */
-flexcast_status flexcast_broadcast(flexcast_comm *comm,
-                                   void *buffer,
-                                   size_t bytes,
-                                   int root,
-                                   flexcast_request **request);
-
-/**
- * `bytes` bytes of `send` from every rank to every rank: `receive` has size times as many, in the order of ranks.
- * `send` may be FLEXCAST_IN_PLACE: then the own bytes are in their place in `receive` already.
- */
-flexcast_status flexcast_allgather(flexcast_comm *comm,
-                                   const void *send,
-                                   void *receive,
-                                   size_t bytes,
-                                   flexcast_request **request);
-
-/**
- * `counts[r]` bytes from every rank r to every rank: `receive` has their sum, one rank's after another's. `counts` has
- * an entry for each rank, is alike on all, and is not used after the call. `send` has `counts[rank]` bytes, or is
- * FLEXCAST_IN_PLACE.
- */
-flexcast_status flexcast_allgatherv(flexcast_comm *comm,
-                                    const void *send,
-                                    void *receive,
-                                    const size_t *counts,
-                                    flexcast_request **request);
-
-/**
- * `counts[r]` bytes from every rank r to every rank, to `displacements[r]` bytes behind the start of `receive`, which
- * has `receive_bytes`. Blocks must not overlap; what belongs to none stays as it is. Both lists have an entry for each
- * rank, are alike on all, and are not used after the call. `send` as for flexcast_allgatherv().
- */
-flexcast_status flexcast_allgatherv_displaced(flexcast_comm *comm,
-                                              const void *send,
-                                              void *receive,
-                                              size_t receive_bytes,
-                                              const size_t *counts,
-                                              const size_t *displacements,
-                                              flexcast_request **request);
-
-/**
- * Nobody's request is over before all ranks have called this.
- */
-flexcast_status flexcast_barrier(flexcast_comm *comm, flexcast_request **request);
-
-/**
- * The reduction of `count` elements of every rank, element by element, to all ranks: from `send` to `receive`. `send`
- * may be FLEXCAST_IN_PLACE: then `receive` has the contribution.
+ * From here until the operation is over the memory is the library's: it stays allocated, is registered, and is touched
+ * by nobody else. Afterwards it may be freed once flexcast_buffer_invalidate() was called.
  *
- * `data_type` and `op`, for this and the other reductions: FLEXCAST_FLOAT and the like, FLEXCAST_SUM and the like; an
- * operator that is not defined for a type is refused. Results do not depend on when ranks call; see `reproducible` in
- * flexcast_config.
- */
-flexcast_status flexcast_allreduce(flexcast_comm *comm,
-                                   const void *send,
-                                   void *receive,
-                                   size_t count,
-                                   uint32_t data_type,
-                                   uint32_t op,
-                                   flexcast_request **request);
-
-/**
- * The same as flexcast_allreduce() for contributions of which much is zero: blocks of 1 KiB (another length: by
- * flexcast_init()) that are zero are neither sent nor summed, and nobody has to say where they are. A block is zero if
- * all of its bits are, so that -0.0 and NaN travel. `op` is FLEXCAST_SUM, _MIN, _MAX, _LOGICAL_OR, _LOGICAL_XOR,
- * _BIT_OR or _BIT_XOR; for minimum and maximum a block that is zero is one that the rank does not have. Carried where
- * flexcast_allreduce() is. Over a network interface, sums whose arrays are short or have had few zeros may go as
- * flexcast_allreduce() makes them, where that is expected to be faster: there -0.0 of one rank and 0.0 of the others
- * are 0.0. `send` may lie in memory that can only be read, and neither pointer need be aligned to its elements.
+ * FLEXCAST_NOT_SUPPORTED if the library does not carry the operation: no error, nothing is posted, and alike on all
+ * ranks that give the same operation, lengths and reduction, so that all of them can use their own. Lengths that ranks
+ * need not know of one another (Alltoallv, Gatherv, Scatterv) do not matter.
  *
- * With `reproducible` in flexcast_config blocks are added in the order of ranks; otherwise in the order in which they
- * come, so that sums of floating-point numbers of more than two ranks may differ from call to call in their last bits.
- * After a failure `receive` is part old and part new.
+ * From any thread; two threads that post to one communicator at a time need an order of their own.
  */
-flexcast_status flexcast_sparse_allreduce(flexcast_comm *comm,
-                                          const void *send,
-                                          void *receive,
-                                          size_t count,
-                                          uint32_t data_type,
-                                          uint32_t op,
-                                          flexcast_request **request);
-
-/**
- * The same as flexcast_allreduce(), to rank `root` alone. Elsewhere `receive` is not used; `send` may be
- * FLEXCAST_IN_PLACE on the root.
- */
-flexcast_status flexcast_reduce(flexcast_comm *comm,
-                                const void *send,
-                                void *receive,
-                                size_t count,
-                                uint32_t data_type,
-                                uint32_t op,
-                                int root,
-                                flexcast_request **request);
-
-/**
- * The reduction of size times `count` elements of every rank, of which each rank gets `count`: the r-th part goes to
- * rank r. `send` may be FLEXCAST_IN_PLACE: then `receive` has the contribution, and its beginning gets the result.
- */
-flexcast_status flexcast_reduce_scatter_block(flexcast_comm *comm,
-                                              const void *send,
-                                              void *receive,
-                                              size_t count,
-                                              uint32_t data_type,
-                                              uint32_t op,
-                                              flexcast_request **request);
-
-/**
- * The same with `counts[r]` elements for rank r. `counts` has an entry for each rank, is alike on all, and is not used
- * after the call.
- */
-flexcast_status flexcast_reduce_scatter(flexcast_comm *comm,
-                                        const void *send,
-                                        void *receive,
-                                        const size_t *counts,
-                                        uint32_t data_type,
-                                        uint32_t op,
-                                        flexcast_request **request);
-
-/**
- * `bytes` bytes of every rank to every rank: the r-th part of `send` to rank r, where it becomes the part of this rank
- * in `receive`. Both have size times `bytes`. `send` may be FLEXCAST_IN_PLACE: then `receive` has what is sent, too.
- */
-flexcast_status flexcast_alltoall(flexcast_comm *comm,
-                                  const void *send,
-                                  void *receive,
-                                  size_t bytes,
-                                  flexcast_request **request);
-
-/**
- * The same with blocks of any length, in bytes, at any place: `send_counts[r]` bytes at `send_displacements[r]` behind
- * the start of `send` to rank r, and `receive_counts[r]` bytes from rank r to `receive_displacements[r]`. The two
- * ranks of a block give one length. Lists have an entry for each rank and are not used after the call; those of `send`
- * are not used at all if that is FLEXCAST_IN_PLACE.
- */
-flexcast_status flexcast_alltoallv(flexcast_comm *comm,
-                                   const void *send,
-                                   const size_t *send_counts,
-                                   const size_t *send_displacements,
-                                   void *receive,
-                                   const size_t *receive_counts,
-                                   const size_t *receive_displacements,
-                                   flexcast_request **request);
-
-/**
- * `bytes` bytes of `send` of every rank to rank `root`, in the order of ranks: its `receive` has size times as many.
- * Elsewhere `receive` is not used. On the root `send` may be FLEXCAST_IN_PLACE: then its block is in its place in
- * `receive`.
- */
-flexcast_status flexcast_gather(flexcast_comm *comm,
-                                const void *send,
-                                void *receive,
-                                size_t bytes,
-                                int root,
-                                flexcast_request **request);
-
-/**
- * The same with `bytes` bytes of this rank, `counts[r]` of rank r, and `displacements[r]` bytes behind the start of
- * the root's `receive`. The lists are the root's, in bytes, with an entry for each rank; elsewhere they and `receive`
- * are not used.
- */
-flexcast_status flexcast_gatherv(flexcast_comm *comm,
-                                 const void *send,
-                                 size_t bytes,
-                                 void *receive,
-                                 const size_t *counts,
-                                 const size_t *displacements,
-                                 int root,
-                                 flexcast_request **request);
-
-/**
- * The r-th part of the `send` of rank `root`, of `bytes` bytes, to `receive` of rank r. Elsewhere `send` is not used.
- * On the root `receive` may be FLEXCAST_IN_PLACE: then its block stays where it is.
- */
-flexcast_status flexcast_scatter(flexcast_comm *comm,
-                                 const void *send,
-                                 void *receive,
-                                 size_t bytes,
-                                 int root,
-                                 flexcast_request **request);
-
-/**
- * The same with `counts[r]` bytes at `displacements[r]` behind the start of the root's `send` for rank r, which
- * receives `bytes`. The lists are the root's, with an entry for each rank; elsewhere they and `send` are not used.
- */
-flexcast_status flexcast_scatterv(flexcast_comm *comm,
-                                  const void *send,
-                                  const size_t *counts,
-                                  const size_t *displacements,
-                                  void *receive,
-                                  size_t bytes,
-                                  int root,
-                                  flexcast_request **request);
-
-/**
- * Makes an operation without posting it. FLEXCAST_NOT_SUPPORTED if the library does not carry it: no error, and alike
- * on all ranks that give the same operation, lengths and reduction, so that all of them can use their own; lengths
- * that ranks need not know of one another (Alltoallv, Gatherv, Scatterv) do not matter. flexcast_post() posts it; it
- * is freed by flexcast_request_free().
- *
- * From flexcast_post() until the request is over the memory is the library's, as for the functions that post at once.
- */
-flexcast_status flexcast_init(flexcast_comm *comm,
+flexcast_status flexcast_post(flexcast_comm *comm,
                               const flexcast_collective *collective,
                               flexcast_request **request);
 
 /**
- * Posts an operation that flexcast_init() has made. FLEXCAST_ERROR_BUSY while it is under way; a second time only one
- * that is persistent.
- *
- * All ranks post the same operations of a communicator in the same order. From any thread; two threads that post to
- * one communicator at a time need an order of their own.
+ * Makes the request of a collective without posting it. flexcast_start() posts it, again and again, and
+ * flexcast_request_free() frees it. Refused as by flexcast_post().
  */
-flexcast_status flexcast_post(flexcast_request *request);
+flexcast_status flexcast_prepare(flexcast_comm *comm,
+                                 const flexcast_collective *collective,
+                                 flexcast_request **request);
+
+/**
+ * Posts an operation that flexcast_prepare() has made, as flexcast_post() does. FLEXCAST_ERROR_BUSY while it is under
+ * way.
+ */
+flexcast_status flexcast_start(flexcast_request *request);
 
 /**
  * Whether an operation is over (`done` becomes 1) or not (0); moves its communicator on. Once over, the status is the
- * operation's own, and stays so until the request is posted again or freed.
+ * operation's own, and a request of flexcast_post() is freed.
  */
 flexcast_status flexcast_test(flexcast_request *request,
                               int *done);
 
 /**
- * Fills `report`, of `size` = sizeof(flexcast_report) bytes, with what an operation did that is over.
+ * Fills `report`, of `size` = sizeof(flexcast_report) bytes, with what an operation did that is over. For a request of
+ * flexcast_post(): after flexcast_wait_for(), or in the callback, since flexcast_wait() and flexcast_test() free it.
  */
-flexcast_status flexcast_request_report(flexcast_request *request, flexcast_report *report, size_t size);
+flexcast_status flexcast_request_report(flexcast_request *request,
+                                        flexcast_report *report,
+                                        size_t size);
 
 /**
- * Frees the request of an operation that is over or was not posted. Refused (FLEXCAST_ERROR_BUSY) before: the card
- * uses the memory.
+ * Frees a request of flexcast_prepare() that is not under way, or one of flexcast_post() that is over and was not
+ * freed by flexcast_wait() or flexcast_test(). Refused (FLEXCAST_ERROR_BUSY) before: the card uses the memory.
  */
 flexcast_status flexcast_request_free(flexcast_request *request);
 
 /**
- * Waits until an operation is over; the status is its own. It ends: every phase of an operation has its bound. The
- * caller moves the communicator on and sleeps where it can, and the progress thread stays away meanwhile. Not to be
- * called from a callback.
+ * Waits until an operation is over; the status is its own, and a request of flexcast_post() is freed. It ends: every
+ * phase of an operation has its bound. The caller moves the communicator on and sleeps where it can, and the progress
+ * thread stays away meanwhile. Not to be called from a callback.
  */
 flexcast_status flexcast_wait(flexcast_request *request);
 
 /**
- * The same, `timeout_ns` nanoseconds at most, and a millisecond longer at worst: `done` becomes 1 if the operation is
- * over, else 0, and then the status is FLEXCAST_OK. For loops that look at something else, too.
+ * Waits `timeout_ns` nanoseconds at most, and a millisecond longer at worst; FLEXCAST_NEVER: until it is over. `done`
+ * becomes 1 if the operation is over, else 0, and then the status is FLEXCAST_OK. The request is not freed: for its
+ * report (flexcast_request_report()), for loops that poll something else, too, and for several threads that wait for
+ * one request. flexcast_request_free() or flexcast_wait() frees it then.
  */
 flexcast_status flexcast_wait_for(flexcast_request *request,
                                   uint64_t timeout_ns,
@@ -2252,5 +1934,204 @@ flexcast_status flexcast_progress_for(flexcast_comm *comm,
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
+
+/*
+ * One call for each collective: arguments of flexcast_post() in their usual order, as MPI has them, with lengths and displacements in bytes.
+ * FLEXCAST_OPERATION_... says what each does. Flags, callbacks and sparse blocks of other lengths take the structure and flexcast_post().
+ */
+
+/** A collective of an operation (FLEXCAST_OPERATION_...), with all else zero. */
+static inline flexcast_collective flexcast_collective_of(uint32_t operation)
+{
+    flexcast_collective collective;
+    memset(&collective, 0, sizeof collective);
+    collective.size = sizeof collective;
+    collective.operation = operation;
+    return collective;
+}
+
+/** Posts FLEXCAST_OPERATION_BARRIER. */
+static inline flexcast_status flexcast_barrier(flexcast_comm *comm, flexcast_request **request)
+{
+    flexcast_collective collective = flexcast_collective_of(FLEXCAST_OPERATION_BARRIER);
+    return flexcast_post(comm, &collective, request);
+}
+
+/** Posts FLEXCAST_OPERATION_BROADCAST. */
+static inline flexcast_status flexcast_broadcast(flexcast_comm *comm, void *buffer, size_t bytes, int root, flexcast_request **request)
+{
+    flexcast_collective collective = flexcast_collective_of(FLEXCAST_OPERATION_BROADCAST);
+    collective.receive = buffer;
+    collective.count = bytes;
+    collective.root = root;
+    return flexcast_post(comm, &collective, request);
+}
+
+/** Posts FLEXCAST_OPERATION_ALLGATHER: `bytes` bytes of every rank. */
+static inline flexcast_status flexcast_allgather(flexcast_comm *comm, const void *send, void *receive, size_t bytes,
+                                                 flexcast_request **request)
+{
+    flexcast_collective collective = flexcast_collective_of(FLEXCAST_OPERATION_ALLGATHER);
+    collective.send = send;
+    collective.receive = receive;
+    collective.count = bytes;
+    return flexcast_post(comm, &collective, request);
+}
+
+/** Posts FLEXCAST_OPERATION_ALLGATHERV; `displacements` may be NULL. */
+static inline flexcast_status flexcast_allgatherv(flexcast_comm *comm, const void *send, void *receive, const size_t *counts,
+                                                  const size_t *displacements, flexcast_request **request)
+{
+    flexcast_collective collective = flexcast_collective_of(FLEXCAST_OPERATION_ALLGATHERV);
+    collective.send = send;
+    collective.receive = receive;
+    collective.receive_counts = counts;
+    collective.receive_displacements = displacements;
+    return flexcast_post(comm, &collective, request);
+}
+
+/** Posts FLEXCAST_OPERATION_ALLREDUCE of `count` elements. */
+static inline flexcast_status flexcast_allreduce(flexcast_comm *comm, const void *send, void *receive, size_t count, uint32_t data_type,
+                                                 uint32_t reduction, flexcast_request **request)
+{
+    flexcast_collective collective = flexcast_collective_of(FLEXCAST_OPERATION_ALLREDUCE);
+    collective.send = send;
+    collective.receive = receive;
+    collective.count = count;
+    collective.data_type = data_type;
+    collective.reduction = reduction;
+    return flexcast_post(comm, &collective, request);
+}
+
+/** Posts FLEXCAST_OPERATION_SPARSE_ALLREDUCE of `count` elements, in blocks of 1 KiB. */
+static inline flexcast_status flexcast_sparse_allreduce(flexcast_comm *comm, const void *send, void *receive, size_t count,
+                                                        uint32_t data_type, uint32_t reduction, flexcast_request **request)
+{
+    flexcast_collective collective = flexcast_collective_of(FLEXCAST_OPERATION_SPARSE_ALLREDUCE);
+    collective.send = send;
+    collective.receive = receive;
+    collective.count = count;
+    collective.data_type = data_type;
+    collective.reduction = reduction;
+    return flexcast_post(comm, &collective, request);
+}
+
+/** Posts FLEXCAST_OPERATION_REDUCE of `count` elements. */
+static inline flexcast_status flexcast_reduce(flexcast_comm *comm, const void *send, void *receive, size_t count, uint32_t data_type,
+                                              uint32_t reduction, int root, flexcast_request **request)
+{
+    flexcast_collective collective = flexcast_collective_of(FLEXCAST_OPERATION_REDUCE);
+    collective.send = send;
+    collective.receive = receive;
+    collective.count = count;
+    collective.data_type = data_type;
+    collective.reduction = reduction;
+    collective.root = root;
+    return flexcast_post(comm, &collective, request);
+}
+
+/** Posts FLEXCAST_OPERATION_REDUCE_SCATTER_BLOCK: each rank gets `count` elements. */
+static inline flexcast_status flexcast_reduce_scatter_block(flexcast_comm *comm, const void *send, void *receive, size_t count,
+                                                            uint32_t data_type, uint32_t reduction, flexcast_request **request)
+{
+    flexcast_collective collective = flexcast_collective_of(FLEXCAST_OPERATION_REDUCE_SCATTER_BLOCK);
+    collective.send = send;
+    collective.receive = receive;
+    collective.count = count;
+    collective.data_type = data_type;
+    collective.reduction = reduction;
+    return flexcast_post(comm, &collective, request);
+}
+
+/** Posts FLEXCAST_OPERATION_REDUCE_SCATTER: rank r gets `counts[r]` elements. */
+static inline flexcast_status flexcast_reduce_scatter(flexcast_comm *comm, const void *send, void *receive, const size_t *counts,
+                                                      uint32_t data_type, uint32_t reduction, flexcast_request **request)
+{
+    flexcast_collective collective = flexcast_collective_of(FLEXCAST_OPERATION_REDUCE_SCATTER);
+    collective.send = send;
+    collective.receive = receive;
+    collective.receive_counts = counts;
+    collective.data_type = data_type;
+    collective.reduction = reduction;
+    return flexcast_post(comm, &collective, request);
+}
+
+/** Posts FLEXCAST_OPERATION_ALLTOALL: `bytes` bytes of every rank to every rank. */
+static inline flexcast_status flexcast_alltoall(flexcast_comm *comm, const void *send, void *receive, size_t bytes,
+                                                flexcast_request **request)
+{
+    flexcast_collective collective = flexcast_collective_of(FLEXCAST_OPERATION_ALLTOALL);
+    collective.send = send;
+    collective.receive = receive;
+    collective.count = bytes;
+    return flexcast_post(comm, &collective, request);
+}
+
+/** Posts FLEXCAST_OPERATION_ALLTOALLV; displacements may be NULL. */
+static inline flexcast_status flexcast_alltoallv(flexcast_comm *comm, const void *send, const size_t *send_counts,
+                                                 const size_t *send_displacements, void *receive, const size_t *receive_counts,
+                                                 const size_t *receive_displacements, flexcast_request **request)
+{
+    flexcast_collective collective = flexcast_collective_of(FLEXCAST_OPERATION_ALLTOALLV);
+    collective.send = send;
+    collective.send_counts = send_counts;
+    collective.send_displacements = send_displacements;
+    collective.receive = receive;
+    collective.receive_counts = receive_counts;
+    collective.receive_displacements = receive_displacements;
+    return flexcast_post(comm, &collective, request);
+}
+
+/** Posts FLEXCAST_OPERATION_GATHER: `bytes` bytes of every rank. */
+static inline flexcast_status flexcast_gather(flexcast_comm *comm, const void *send, void *receive, size_t bytes, int root,
+                                              flexcast_request **request)
+{
+    flexcast_collective collective = flexcast_collective_of(FLEXCAST_OPERATION_GATHER);
+    collective.send = send;
+    collective.receive = receive;
+    collective.count = bytes;
+    collective.root = root;
+    return flexcast_post(comm, &collective, request);
+}
+
+/** Posts FLEXCAST_OPERATION_GATHERV: `bytes` bytes of this rank. The lists are the root's, and `displacements` may be NULL. */
+static inline flexcast_status flexcast_gatherv(flexcast_comm *comm, const void *send, size_t bytes, void *receive, const size_t *counts,
+                                               const size_t *displacements, int root, flexcast_request **request)
+{
+    flexcast_collective collective = flexcast_collective_of(FLEXCAST_OPERATION_GATHERV);
+    collective.send = send;
+    collective.count = bytes;
+    collective.receive = receive;
+    collective.receive_counts = counts;
+    collective.receive_displacements = displacements;
+    collective.root = root;
+    return flexcast_post(comm, &collective, request);
+}
+
+/** Posts FLEXCAST_OPERATION_SCATTER: `bytes` bytes to every rank. */
+static inline flexcast_status flexcast_scatter(flexcast_comm *comm, const void *send, void *receive, size_t bytes, int root,
+                                               flexcast_request **request)
+{
+    flexcast_collective collective = flexcast_collective_of(FLEXCAST_OPERATION_SCATTER);
+    collective.send = send;
+    collective.receive = receive;
+    collective.count = bytes;
+    collective.root = root;
+    return flexcast_post(comm, &collective, request);
+}
+
+/** Posts FLEXCAST_OPERATION_SCATTERV: `bytes` bytes for this rank. The lists are the root's, and `displacements` may be NULL. */
+static inline flexcast_status flexcast_scatterv(flexcast_comm *comm, const void *send, const size_t *counts, const size_t *displacements,
+                                                void *receive, size_t bytes, int root, flexcast_request **request)
+{
+    flexcast_collective collective = flexcast_collective_of(FLEXCAST_OPERATION_SCATTERV);
+    collective.send = send;
+    collective.send_counts = counts;
+    collective.send_displacements = displacements;
+    collective.receive = receive;
+    collective.count = bytes;
+    collective.root = root;
+    return flexcast_post(comm, &collective, request);
+}
 
 #endif  /* FLEXCAST_H */

@@ -111,10 +111,7 @@ impl Asked {
         options: *const flexcast_card_options,
         read: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Self, Fault> {
-        if options.is_null() {
-            return Err(Fault::null("options"));
-        }
-        // SAFETY: the structure begins with its size; null and any other pointer is one of it.
+        // SAFETY: null, or a structure that begins with its size.
         let options = unsafe { sized(options, CARD_DEFAULTS, "options") }?;
         let owned = |pointer: *const c_char, what| {
             // SAFETY: null or a C string, for the duration of the call.

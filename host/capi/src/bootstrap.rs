@@ -133,6 +133,25 @@ impl Bootstrap {
         Ok(Self { errands: Some(errands), ..Self::new(Box::new(exchange)) })
     }
 
+    /// Ranks that the environment names.
+    pub(crate) fn environment() -> Result<Arc<Self>, Fault> {
+        join(TcpStore::from_env())
+    }
+
+    /// Ranks that exchange by a function of the program.
+    pub(crate) fn callback(
+        exchange: flexcast_exchange,
+        user: *mut c_void,
+        rank: c_int,
+        size: c_int,
+    ) -> Result<Arc<Self>, Fault> {
+        let (rank, ranks) = (count(rank, "rank")?, count(size, "size")?);
+        let gather = exchange.ok_or_else(|| Fault::null("exchange"))?;
+        let gather = Blocking { function: gather, user: User(user), ranks: ranks as usize, gathered: None };
+        // The function has its own bounds, and returns only when it is over.
+        Ok(Arc::new(Self::by(gather, rank, ranks, Duration::MAX)?))
+    }
+
     /// Functions of the program that it goes by.
     pub(crate) fn errands(&self) -> Option<Arc<Errands>> {
         self.errands.clone()
@@ -167,11 +186,7 @@ pub unsafe extern "C" fn flexcast_bootstrap_callback(
         own()?;
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(bootstrap, "bootstrap") }?;
-        let (rank, ranks) = (count(rank, "rank")?, count(size, "size")?);
-        let gather = exchange.ok_or_else(|| Fault::null("exchange"))?;
-        let gather = Blocking { function: gather, user: User(user), ranks: ranks as usize, gathered: None };
-        // The function has its own bounds, and returns only when it is over.
-        place.put(handle::insert(Arc::new(Bootstrap::by(gather, rank, ranks, Duration::MAX)?))?);
+        place.put(handle::insert(Bootstrap::callback(exchange, user, rank, size)?)?);
         Ok(())
     })
 }
@@ -255,26 +270,11 @@ pub unsafe extern "C" fn flexcast_bootstrap_store(
 
 /// Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` tells jobs apart that
 /// meet at one port by mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and
-/// a few seconds at most; 0: a minute. If the variable FLEXCAST_SECRET_FILE names a file, or FLEXCAST_SECRET is set,
-/// only ranks with the same secret come together, and what they exchange is encrypted.
+/// a few seconds at most; 0: a minute. `secret` is a string of 32 to 4096 bytes that was drawn at random, as
+/// `head -c 32 /dev/urandom | base64` does, the same on all ranks: only they come together, and what they exchange is
+/// encrypted. NULL: what the file says that the variable FLEXCAST_SECRET_FILE names, or FLEXCAST_SECRET, or else none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_bootstrap_tcp(
-    address: *const c_char,
-    job: *const c_char,
-    rank: c_int,
-    size: c_int,
-    timeout_ms: u64,
-    bootstrap: *mut *mut flexcast_bootstrap,
-) -> flexcast_status {
-    let secret = std::ptr::null();
-    // SAFETY: by this function's contract, which is the same.
-    unsafe { flexcast_bootstrap_tcp_secret(address, job, secret, rank, size, timeout_ms, bootstrap) }
-}
-
-/// The same with a secret of the program: a string of 32 to 4096 bytes that was drawn at random, as
-/// `head -c 32 /dev/urandom | base64` does, the same on all ranks. NULL: what the variables say.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn flexcast_bootstrap_tcp_secret(
     address: *const c_char,
     job: *const c_char,
     secret: *const c_char,
@@ -301,7 +301,7 @@ pub unsafe extern "C" fn flexcast_bootstrap_tcp_secret(
         let secret = secret.map_err(|error| Fault::new(FLEXCAST_ERROR_ARGUMENT, error.to_string()))?;
         let config =
             StoreConfig { job: job.to_owned(), timeout: timeout(timeout_ms), ..StoreConfig::new(rank, size, address) };
-        place.put(join(TcpStore::join(config.secret(secret)))?);
+        place.put(handle::insert(join(TcpStore::join(config.secret(secret)))?)?);
         Ok(())
     })
 }
@@ -314,14 +314,14 @@ pub unsafe extern "C" fn flexcast_bootstrap_environment(bootstrap: *mut *mut fle
         own()?;
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(bootstrap, "bootstrap") }?;
-        place.put(join(TcpStore::from_env())?);
+        place.put(handle::insert(Bootstrap::environment()?)?);
         Ok(())
     })
 }
 
-fn join(store: Result<TcpStore, StoreError>) -> Result<*mut flexcast_bootstrap, Fault> {
+fn join(store: Result<TcpStore, StoreError>) -> Result<Arc<Bootstrap>, Fault> {
     let store = store.map_err(|error| Fault::new(FLEXCAST_ERROR_EXCHANGE, error.to_string()))?;
-    handle::insert(Arc::new(Bootstrap::new(Box::new(store))))
+    Ok(Arc::new(Bootstrap::new(Box::new(store))))
 }
 
 /// Who the calling process is, and of how many. Either pointer may be NULL.
@@ -391,14 +391,15 @@ pub(crate) mod tests {
             let null = std::ptr::null_mut();
             assert_eq!(flexcast_bootstrap_callback(None, null, 0, 1, &raw mut handle), FLEXCAST_ERROR_NULL);
             assert_eq!(flexcast_bootstrap_callback(Some(fails), null, 0, 1, std::ptr::null_mut()), FLEXCAST_ERROR_NULL);
-            let tcp = |address, place| flexcast_bootstrap_tcp(address, std::ptr::null(), 0, 2, 100, place);
+            let tcp =
+                |address, place| flexcast_bootstrap_tcp(address, std::ptr::null(), std::ptr::null(), 0, 2, 100, place);
             let mut other = std::ptr::null_mut();
             assert_eq!(tcp(std::ptr::null(), &raw mut other), FLEXCAST_ERROR_NULL);
             assert_eq!(tcp(c"nowhere".as_ptr(), &raw mut other), FLEXCAST_ERROR_EXCHANGE);
             assert_eq!(tcp(c"\xff:1".as_ptr(), &raw mut other), FLEXCAST_ERROR_ARGUMENT);
             let address = c"127.0.0.1:1".as_ptr();
             let mut with = |secret: &CStr, size| {
-                flexcast_bootstrap_tcp_secret(address, std::ptr::null(), secret.as_ptr(), 0, size, 100, &raw mut other)
+                flexcast_bootstrap_tcp(address, std::ptr::null(), secret.as_ptr(), 0, size, 100, &raw mut other)
             };
             assert_eq!(with(c"swordfish", 1), FLEXCAST_ERROR_ARGUMENT);
             assert_eq!(with(c"", 1), FLEXCAST_ERROR_ARGUMENT);

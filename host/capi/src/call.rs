@@ -1,89 +1,112 @@
-//! Descriptions of operations: what is to be done with which memory, checked as far as that is possible without posting
-//! it.
+//! Arguments of a collective as the library keeps them: what `flexcast_collective` says, with lists of its own.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 
 use flexcast_rust as rust;
 use flexcast_rust::reduce::Reduction;
-use flexcast_rust::{Blocks, Buffer, Communicator, Error, Failed, Request, Shape, SparseOptions};
+use flexcast_rust::{Blocks, Buffer, Communicator, Error, Shape, SparseOptions};
 
+use crate::collective::*;
 use crate::fault::Fault;
 use crate::memory::{IN_PLACE, Memory, count};
+use crate::reduction::reduction;
 use crate::status::flexcast_status::*;
-
-pub(crate) type Posted = Result<Request, Box<Failed>>;
 
 /// The own rank, and how many there are.
 pub(crate) type Place = (u32, u32);
 
-/// What an operation does. Lengths are in bytes.
-pub(crate) enum Action {
-    Barrier,
-    Broadcast { root: u32 },
-    Allgather,
-    Allgatherv { counts: Vec<u64>, displacements: Option<Vec<u64>> },
-    Allreduce { reduction: Reduction },
-    SparseAllreduce { reduction: Reduction, options: SparseOptions },
-    Reduce { root: u32, reduction: Reduction },
-    ReduceScatter { shares: Vec<u64>, reduction: Reduction },
-    Alltoall,
-    Alltoallv { from: Listed, to: Listed },
-    Gather { root: u32 },
-    Gatherv { root: u32, blocks: Listed },
-    Scatter { root: u32, in_place: bool },
-    Scatterv { root: u32, blocks: Listed, in_place: bool },
-}
+/// Name of an operation, for errors and the log. One of `FLEXCAST_OPERATION_*` was checked before.
+const NAMES: [&str; FLEXCAST_OPERATION_SPARSE_ALLREDUCE as usize] = [
+    "barrier",
+    "broadcast",
+    "allgather",
+    "allgatherv",
+    "allreduce",
+    "reduce",
+    "reduce_scatter_block",
+    "reduce_scatter",
+    "alltoall",
+    "alltoallv",
+    "gather",
+    "gatherv",
+    "scatter",
+    "scatterv",
+    "sparse_allreduce",
+];
+
+/// What an operation reduces by, and how it cuts zeros out.
+type Reduced = (Reduction, SparseOptions);
 
 /// An operation of one rank.
 pub(crate) struct Call {
-    pub(crate) action: Action,
+    operation: u32,
+    root: u32,
+    /// Of reductions.
+    reduced: Option<Reduced>,
+    /// Blocks that are sent and received, of operations with lists.
+    sent: Listed,
+    received: Listed,
     /// None in place.
     pub(crate) send: Option<Memory>,
-    pub(crate) receive: Memory,
+    /// None of a Scatter in place.
+    pub(crate) receive: Option<Memory>,
 }
 
-/// Lengths and places of each rank's block, and how far they reach.
-pub(crate) struct Listed {
+/// Lengths and offsets of each rank's block, and how far they reach.
+#[derive(Default)]
+struct Listed {
     counts: Vec<u64>,
     displacements: Vec<u64>,
+    /// Whether blocks do not lie one after another.
+    displaced: bool,
     bytes: usize,
 }
 
 impl Listed {
     /// # Safety
     /// Both are null, or readable for as many entries as there are ranks.
-    unsafe fn read(ranks: u32, counts: *const usize, displacements: *const usize, what: &str) -> Result<Self, Fault> {
-        // SAFETY: by this function's contract.
-        let counts = unsafe { entries(ranks, counts, &format!("{what}_counts")) }?;
-        // SAFETY: the same.
-        let displacements = unsafe { entries(ranks, displacements, &format!("{what}_displacements")) }?;
-        let ends = counts.iter().zip(&displacements).map(|(bytes, at)| at.checked_add(*bytes));
-        let end = ends.collect::<Option<Vec<u64>>>().map(|ends| ends.into_iter().max().unwrap_or(0));
-        let Some(bytes) = end.and_then(|end| usize::try_from(end).ok()) else {
-            return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, format!("{what}: a block ends beyond the address space")));
+    unsafe fn read(
+        ranks: u32,
+        counts: *const usize,
+        displacements: *const usize,
+        unit: usize,
+        what: &str,
+    ) -> Result<Self, Fault> {
+        if counts.is_null() {
+            return Err(Fault::null(&format!("{what}_counts")));
+        }
+        // SAFETY: not null, and an entry for each rank by this function's contract.
+        let entry = |list: *const usize, rank: usize| unsafe { list.add(rank).read_unaligned() } as u64;
+        let beyond = |what: &str, rank: usize, one: u64, other: u64| {
+            let text = format!("{what}[{rank}]: {one} and {other} bytes end beyond the address space");
+            Fault::new(FLEXCAST_ERROR_ARGUMENT, text)
         };
-        Ok(Self { counts, displacements, bytes })
-    }
-
-    const fn none() -> Self {
-        Self { counts: Vec::new(), displacements: Vec::new(), bytes: 0 }
+        let (mut listed, mut next, mut bytes) = (Self::default(), 0u64, 0u64);
+        for rank in 0..ranks as usize {
+            let given = entry(counts, rank);
+            let length =
+                given.checked_mul(unit as u64).ok_or_else(|| beyond(&format!("{what}_counts"), rank, given, 0))?;
+            // A block of no bytes lies anywhere.
+            let at = match (length, displacements.is_null()) {
+                (0, _) => 0,
+                (_, true) => next,
+                (_, false) => entry(displacements, rank),
+            };
+            let end = at.checked_add(length).filter(|end| usize::try_from(*end).is_ok());
+            let end = end.ok_or_else(|| beyond(what, rank, at, length))?;
+            listed.displaced |= length > 0 && at != next;
+            next = next.saturating_add(length);
+            bytes = bytes.max(end);
+            listed.counts.push(length);
+            listed.displacements.push(at);
+        }
+        listed.bytes = bytes as usize;
+        Ok(listed)
     }
 
     fn blocks(&self) -> Blocks<'_> {
         Blocks { counts: &self.counts, displs: &self.displacements }
     }
-}
-
-/// A list with an entry for each rank.
-///
-/// # Safety
-/// Null, or readable for as many entries as there are ranks.
-unsafe fn entries(ranks: u32, list: *const usize, what: &str) -> Result<Vec<u64>, Fault> {
-    if list.is_null() {
-        return Err(Fault::null(what));
-    }
-    // SAFETY: not null, and an entry for each rank by this function's contract.
-    Ok((0..ranks as usize).map(|rank| unsafe { list.add(rank).read_unaligned() } as u64).collect())
 }
 
 fn product(what: &str, one: usize, other: usize) -> Result<usize, Fault> {
@@ -93,263 +116,122 @@ fn product(what: &str, one: usize, other: usize) -> Result<usize, Fault> {
     })
 }
 
-fn sum(what: &str, counts: &[u64]) -> Result<usize, Fault> {
-    let all = counts.iter().try_fold(0u64, |sum, count| sum.checked_add(*count));
-    all.and_then(|all| usize::try_from(all).ok()).ok_or_else(|| {
-        Fault::new(FLEXCAST_ERROR_ARGUMENT, format!("{what}: the counts are more than the address space"))
-    })
-}
-
-/// One per operation, of what a program gives: lists are null, or have an entry for each rank, which the callers vouch
-/// for.
 impl Call {
-    pub(crate) const fn barrier() -> Self {
-        Self { action: Action::Barrier, send: None, receive: Memory::NOTHING }
-    }
-
-    pub(crate) fn broadcast(buffer: *mut c_void, bytes: usize, root: c_int) -> Result<Self, Fault> {
-        let action = Action::Broadcast { root: count(root, "root")? };
-        Ok(Self { action, send: None, receive: Memory { start: buffer, bytes } })
-    }
-
-    pub(crate) fn allgather(
-        (_, ranks): Place,
-        send: *const c_void,
-        receive: *mut c_void,
-        bytes: usize,
-    ) -> Result<Self, Fault> {
-        let all = bytes.checked_mul(ranks as usize).ok_or_else(|| {
-            let text = format!("allgather: {bytes} bytes from {ranks} ranks are more than the address space");
-            Fault::new(FLEXCAST_ERROR_ARGUMENT, text)
-        })?;
-        let (send, receive) = (Memory::unless_in_place(send, bytes), Memory { start: receive, bytes: all });
-        Ok(Self { action: Action::Allgather, send, receive })
-    }
-
-    /// With places in a receive buffer of so many bytes, or one after another.
+    /// Reads arguments for a rank.
     ///
     /// # Safety
     /// Lists are null or have an entry for each rank.
-    pub(crate) unsafe fn allgatherv(
-        (own, ranks): Place,
-        send: *const c_void,
-        receive: *mut c_void,
-        counts: *const usize,
-        displaced: Option<(usize, *const usize)>,
-    ) -> Result<Self, Fault> {
+    pub(crate) unsafe fn read(given: &flexcast_collective, (own, ranks): Place) -> Result<Self, Fault> {
+        let operation = given.operation;
+        let Some(name) = (operation as usize).checked_sub(1).and_then(|at| NAMES.get(at).copied()) else {
+            let text = format!(
+                "operation is {operation}: must be one of FLEXCAST_OPERATION_*, 1 to \
+                 {FLEXCAST_OPERATION_SPARSE_ALLREDUCE}"
+            );
+            return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
+        };
+        let reduced = match operation {
+            FLEXCAST_OPERATION_ALLREDUCE
+            | FLEXCAST_OPERATION_REDUCE
+            | FLEXCAST_OPERATION_REDUCE_SCATTER_BLOCK
+            | FLEXCAST_OPERATION_REDUCE_SCATTER
+            | FLEXCAST_OPERATION_SPARSE_ALLREDUCE => Some(reduced(given)?),
+            _ => None,
+        };
+        let unit = reduced.map_or(1, |(reduction, _)| reduction.element_bytes() as usize);
+        let root = match operation {
+            FLEXCAST_OPERATION_BROADCAST
+            | FLEXCAST_OPERATION_REDUCE
+            | FLEXCAST_OPERATION_GATHER
+            | FLEXCAST_OPERATION_GATHERV
+            | FLEXCAST_OPERATION_SCATTER
+            | FLEXCAST_OPERATION_SCATTERV => count(given.root, "root")?,
+            _ => 0,
+        };
+        let is_root = own == root;
+        let in_place = given.flags & FLEXCAST_FLAG_IN_PLACE != 0;
+        let scatters = matches!(operation, FLEXCAST_OPERATION_SCATTER | FLEXCAST_OPERATION_SCATTERV);
+        let stays = |pointer: *const c_void| in_place || pointer.addr() == IN_PLACE;
+        let (send_stays, receive_stays) = (!scatters && stays(given.send), scatters && stays(given.receive));
+
         // SAFETY: by this function's contract.
-        let counts = unsafe { entries(ranks, counts, "counts") }?;
-        let (bytes, displacements) = match displaced {
-            // SAFETY: the same.
-            Some((bytes, list)) => (bytes, Some(unsafe { entries(ranks, list, "displacements") }?)),
-            None => (sum("allgatherv", &counts)?, None),
+        let read =
+            |counts, displacements, unit, what| unsafe { Listed::read(ranks, counts, displacements, unit, what) };
+        let received = match operation {
+            FLEXCAST_OPERATION_ALLGATHERV | FLEXCAST_OPERATION_ALLTOALLV => {
+                read(given.receive_counts, given.receive_displacements, 1, "receive")?
+            }
+            FLEXCAST_OPERATION_GATHERV if is_root => {
+                read(given.receive_counts, given.receive_displacements, 1, "receive")?
+            }
+            FLEXCAST_OPERATION_REDUCE_SCATTER if !given.receive_displacements.is_null() => {
+                let text =
+                    "reduce_scatter has no receive_displacements, since a rank receives one block: set it to NULL";
+                return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
+            }
+            FLEXCAST_OPERATION_REDUCE_SCATTER => read(given.receive_counts, std::ptr::null(), unit, "receive")?,
+            _ => Listed::default(),
         };
-        let send = Memory::unless_in_place(send, counts[own as usize] as usize);
-        Ok(Self {
-            action: Action::Allgatherv { counts, displacements },
-            send,
-            receive: Memory { start: receive, bytes },
-        })
-    }
-
-    pub(crate) fn allreduce(
-        send: *const c_void,
-        receive: *mut c_void,
-        count: usize,
-        reduction: Reduction,
-    ) -> Result<Self, Fault> {
-        let bytes = product("allreduce", count, reduction.element_bytes() as usize)?;
-        let (send, receive) = (Memory::unless_in_place(send, bytes), Memory { start: receive, bytes });
-        Ok(Self { action: Action::Allreduce { reduction }, send, receive })
-    }
-
-    /// Blocks of so many bytes, and so many of them in a message; 0: as many as the library chooses.
-    pub(crate) fn sparse_allreduce(
-        (send, receive): (*const c_void, *mut c_void),
-        count: usize,
-        reduction: Reduction,
-        (block_bytes, blocks_per_message): (u32, u32),
-    ) -> Result<Self, Fault> {
-        let bytes = product("sparse_allreduce", count, reduction.element_bytes() as usize)?;
-        let default = SparseOptions::default();
-        let or = |given: u32, default: u32| if given == 0 { default } else { given };
-        let options = SparseOptions {
-            block_bytes: or(block_bytes, default.block_bytes),
-            blocks_per_message: or(blocks_per_message, default.blocks_per_message),
+        let sent = match operation {
+            FLEXCAST_OPERATION_ALLTOALLV if !send_stays => {
+                read(given.send_counts, given.send_displacements, 1, "send")?
+            }
+            FLEXCAST_OPERATION_SCATTERV if is_root => read(given.send_counts, given.send_displacements, 1, "send")?,
+            _ => Listed::default(),
         };
-        options
-            .check_ranges(reduction)
-            .map_err(|text| Fault::new(FLEXCAST_ERROR_ARGUMENT, format!("sparse_allreduce: {text}")))?;
-        let (send, receive) = (Memory::unless_in_place(send, bytes), Memory { start: receive, bytes });
-        Ok(Self { action: Action::SparseAllreduce { reduction, options }, send, receive })
-    }
 
-    pub(crate) fn reduce(
-        (own, _): Place,
-        send: *const c_void,
-        receive: *mut c_void,
-        count: usize,
-        reduction: Reduction,
-        root: c_int,
-    ) -> Result<Self, Fault> {
-        let bytes = product("reduce", count, reduction.element_bytes() as usize)?;
-        let root = self::count(root, "root")?;
-        let receive = if own == root { Memory { start: receive, bytes } } else { Memory::NOTHING };
-        Ok(Self { action: Action::Reduce { root, reduction }, send: Memory::unless_in_place(send, bytes), receive })
-    }
-
-    pub(crate) fn reduce_scatter_block(
-        place: Place,
-        send: *const c_void,
-        receive: *mut c_void,
-        count: usize,
-        reduction: Reduction,
-    ) -> Result<Self, Fault> {
-        let share = product("reduce_scatter_block", count, reduction.element_bytes() as usize)?;
-        Self::reduced(place, (send, receive), vec![share as u64; place.1 as usize], reduction)
-    }
-
-    /// # Safety
-    /// The list is null or has an entry for each rank.
-    pub(crate) unsafe fn reduce_scatter(
-        place: Place,
-        send: *const c_void,
-        receive: *mut c_void,
-        counts: *const usize,
-        reduction: Reduction,
-    ) -> Result<Self, Fault> {
-        // SAFETY: by this function's contract.
-        let counts = unsafe { entries(place.1, counts, "counts") }?;
-        let element = reduction.element_bytes() as usize;
-        let shares = counts.iter().map(|count| Ok(product("reduce_scatter", *count as usize, element)? as u64));
-        Self::reduced(place, (send, receive), shares.collect::<Result<_, Fault>>()?, reduction)
-    }
-
-    fn reduced(
-        (own, _): Place,
-        (send, receive): (*const c_void, *mut c_void),
-        shares: Vec<u64>,
-        reduction: Reduction,
-    ) -> Result<Self, Fault> {
-        let total = sum("reduce_scatter", &shares)?;
-        let send = Memory::unless_in_place(send, total);
-        let bytes = if send.is_some() { shares[own as usize] as usize } else { total };
-        Ok(Self {
-            action: Action::ReduceScatter { shares, reduction },
-            send,
-            receive: Memory { start: receive, bytes },
-        })
-    }
-
-    pub(crate) fn alltoall(
-        (_, ranks): Place,
-        send: *const c_void,
-        receive: *mut c_void,
-        bytes: usize,
-    ) -> Result<Self, Fault> {
-        let bytes = product("alltoall", bytes, ranks as usize)?;
-        let (send, receive) = (Memory::unless_in_place(send, bytes), Memory { start: receive, bytes });
-        Ok(Self { action: Action::Alltoall, send, receive })
-    }
-
-    /// # Safety
-    /// Lists are null or have an entry for each rank.
-    pub(crate) unsafe fn alltoallv(
-        (_, ranks): Place,
-        (send, send_counts, send_displacements): (*const c_void, *const usize, *const usize),
-        (receive, receive_counts, receive_displacements): (*mut c_void, *const usize, *const usize),
-    ) -> Result<Self, Fault> {
-        // SAFETY: by this function's contract.
-        let to = unsafe { Listed::read(ranks, receive_counts, receive_displacements, "receive") }?;
-        let from = match send.addr() {
-            IN_PLACE => Listed::none(),
-            // SAFETY: the same.
-            _ => unsafe { Listed::read(ranks, send_counts, send_displacements, "send") }?,
+        // Lengths of both buffers.
+        let bytes = || product(name, given.count, unit);
+        let all = || product(name, bytes()?, ranks as usize);
+        let (send_bytes, receive_bytes) = match operation {
+            FLEXCAST_OPERATION_BARRIER => (0, 0),
+            FLEXCAST_OPERATION_BROADCAST => (0, bytes()?),
+            FLEXCAST_OPERATION_ALLGATHER => (bytes()?, all()?),
+            FLEXCAST_OPERATION_ALLGATHERV => (received.counts[own as usize] as usize, received.bytes),
+            FLEXCAST_OPERATION_REDUCE => (bytes()?, if is_root { bytes()? } else { 0 }),
+            FLEXCAST_OPERATION_REDUCE_SCATTER_BLOCK if send_stays => (0, all()?),
+            FLEXCAST_OPERATION_REDUCE_SCATTER_BLOCK => (all()?, bytes()?),
+            FLEXCAST_OPERATION_REDUCE_SCATTER if send_stays => (0, received.bytes),
+            FLEXCAST_OPERATION_REDUCE_SCATTER => (received.bytes, received.counts[own as usize] as usize),
+            FLEXCAST_OPERATION_ALLTOALL => (all()?, all()?),
+            FLEXCAST_OPERATION_ALLTOALLV => (sent.bytes, received.bytes),
+            FLEXCAST_OPERATION_GATHER => (bytes()?, if is_root { all()? } else { 0 }),
+            FLEXCAST_OPERATION_GATHERV => (bytes()?, received.bytes),
+            FLEXCAST_OPERATION_SCATTER => (if is_root { all()? } else { 0 }, bytes()?),
+            FLEXCAST_OPERATION_SCATTERV => (sent.bytes, bytes()?),
+            // AllReduce, sparse or not.
+            _ => (bytes()?, bytes()?),
         };
-        let (send, receive) = (Memory::unless_in_place(send, from.bytes), Memory { start: receive, bytes: to.bytes });
-        Ok(Self { action: Action::Alltoallv { from, to }, send, receive })
-    }
-
-    pub(crate) fn gather(
-        (own, ranks): Place,
-        send: *const c_void,
-        receive: *mut c_void,
-        bytes: usize,
-        root: c_int,
-    ) -> Result<Self, Fault> {
-        let root = count(root, "root")?;
-        let all = product("gather", bytes, ranks as usize)?;
-        let receive = if own == root { Memory { start: receive, bytes: all } } else { Memory::NOTHING };
-        Ok(Self { action: Action::Gather { root }, send: Memory::unless_in_place(send, bytes), receive })
-    }
-
-    /// # Safety
-    /// Lists are null or have an entry for each rank.
-    pub(crate) unsafe fn gatherv(
-        (own, ranks): Place,
-        (send, bytes): (*const c_void, usize),
-        (receive, counts, displacements): (*mut c_void, *const usize, *const usize),
-        root: c_int,
-    ) -> Result<Self, Fault> {
-        let root = count(root, "root")?;
-        let blocks = match own == root {
-            // SAFETY: by this function's contract.
-            true => unsafe { Listed::read(ranks, counts, displacements, "receive") }?,
-            false => Listed::none(),
-        };
-        let receive = Memory { start: receive, bytes: blocks.bytes };
-        Ok(Self { action: Action::Gatherv { root, blocks }, send: Memory::unless_in_place(send, bytes), receive })
-    }
-
-    pub(crate) fn scatter(
-        (own, ranks): Place,
-        send: *const c_void,
-        receive: *mut c_void,
-        bytes: usize,
-        root: c_int,
-    ) -> Result<Self, Fault> {
-        let root = count(root, "root")?;
-        let all = if own == root { product("scatter", bytes, ranks as usize)? } else { 0 };
-        let in_place = receive.addr() == IN_PLACE;
-        let send = Some(Memory { start: send.cast_mut(), bytes: all });
-        let receive = Memory::unless_in_place(receive, bytes).unwrap_or(Memory::NOTHING);
-        Ok(Self { action: Action::Scatter { root, in_place }, send, receive })
-    }
-
-    /// # Safety
-    /// Lists are null or have an entry for each rank.
-    pub(crate) unsafe fn scatterv(
-        (own, ranks): Place,
-        (send, counts, displacements): (*const c_void, *const usize, *const usize),
-        (receive, bytes): (*mut c_void, usize),
-        root: c_int,
-    ) -> Result<Self, Fault> {
-        let root = count(root, "root")?;
-        let blocks = match own == root {
-            // SAFETY: by this function's contract.
-            true => unsafe { Listed::read(ranks, counts, displacements, "send") }?,
-            false => Listed::none(),
-        };
-        let in_place = receive.addr() == IN_PLACE;
-        let send = Some(Memory { start: send.cast_mut(), bytes: blocks.bytes });
-        let receive = Memory::unless_in_place(receive, bytes).unwrap_or(Memory::NOTHING);
-        Ok(Self { action: Action::Scatterv { root, blocks, in_place }, send, receive })
+        let has_send = !matches!(operation, FLEXCAST_OPERATION_BARRIER | FLEXCAST_OPERATION_BROADCAST) && !send_stays;
+        let send = has_send.then(|| Memory { start: given.send.cast_mut(), bytes: send_bytes });
+        let receives = operation != FLEXCAST_OPERATION_BARRIER && !receive_stays;
+        // Where nothing is received the pointer may be anything.
+        let start = if receive_bytes > 0 { given.receive } else { std::ptr::null_mut() };
+        let receive = receives.then_some(Memory { start, bytes: receive_bytes });
+        let send = send.map(|send| if send.bytes > 0 { send } else { Memory::NOTHING });
+        Ok(Self { operation, root, reduced, sent, received, send, receive })
     }
 
     pub(crate) const fn name(&self) -> &'static str {
-        self.action.name()
+        NAMES[self.operation as usize - 1]
+    }
+
+    /// Whether the card reaches no memory of the caller's, as what it sends and receives is copied.
+    pub(crate) const fn is_copied(&self) -> bool {
+        self.operation == FLEXCAST_OPERATION_SPARSE_ALLREDUCE
     }
 
     /// Whether the communicator carries it, as all ranks can tell alike: FLEXCAST_NOT_SUPPORTED if not.
     pub(crate) fn check_supported(&self, communicator: &Communicator) -> Result<(), Fault> {
-        let shape = match &self.action {
-            Action::Broadcast { .. } => Shape::Broadcast { bytes: self.receive.bytes as u64 },
-            Action::Allgather => Shape::Allgather { bytes: (self.receive.bytes / communicator.size() as usize) as u64 },
-            Action::Allgatherv { counts, .. } => Shape::Allgatherv { counts },
-            Action::SparseAllreduce { reduction, options } => {
-                Shape::SparseAllreduce { bytes: self.receive.bytes as u64, reduction: *reduction, options: *options }
+        let bytes = self.receive.map_or(0, |receive| receive.bytes) as u64;
+        let shape = match (self.operation, self.reduced) {
+            (FLEXCAST_OPERATION_BROADCAST, _) => Shape::Broadcast { bytes },
+            (FLEXCAST_OPERATION_ALLGATHER, _) => Shape::Allgather { bytes: bytes / u64::from(communicator.size()) },
+            (FLEXCAST_OPERATION_ALLGATHERV, _) => Shape::Allgatherv { counts: &self.received.counts },
+            (FLEXCAST_OPERATION_SPARSE_ALLREDUCE, Some((reduction, options))) => {
+                Shape::SparseAllreduce { bytes, reduction, options }
             }
-            other => Shape::Other { operation: other.name() },
+            _ => Shape::Other { operation: self.name() },
         };
         communicator.admits(shape).map_err(|error| match &error {
             Error::TooManyChunks { .. } | Error::Argument { .. } | Error::Space(_) => {
@@ -359,76 +241,66 @@ impl Call {
         })
     }
 
-    /// Posts it with its memory.
-    pub(crate) fn post(&self, communicator: &Communicator, send: Option<Buffer>, receive: Buffer) -> Posted {
-        match &self.action {
-            Action::Barrier => communicator.barrier(),
-            Action::Broadcast { root } => communicator.broadcast(receive, *root),
-            Action::Allgather => communicator.post(rust::Allgather::new().with(send, receive)),
-            Action::Allgatherv { counts, displacements } => {
-                let call = rust::Allgather::counts(counts);
-                let call = displacements.as_ref().map_or(call, |displs| call.displs(displs));
-                communicator.post(call.with(send, receive))
-            }
-            Action::Allreduce { reduction } => communicator.post(rust::Allreduce::new(*reduction).with(send, receive)),
-            Action::SparseAllreduce { reduction, options } => {
-                communicator.post(rust::Allreduce::new(*reduction).sparse(*options).with(send, receive))
-            }
-            Action::Reduce { root, reduction } => {
-                communicator.post(rust::Reduce::to(*root, *reduction).with(send, receive))
-            }
-            Action::ReduceScatter { shares, reduction } => {
-                communicator.post(rust::ReduceScatter::new(*reduction).counts(shares).with(send, receive))
-            }
-            Action::Alltoall => communicator.post(rust::Alltoall::new().with(send, receive)),
-            Action::Alltoallv { from, to } => {
-                communicator.post(rust::Alltoall::blocks(from.blocks(), to.blocks()).with(send, receive))
-            }
-            Action::Gather { root } => communicator.post(rust::Gather::to(*root).with(send, receive)),
-            Action::Gatherv { root, blocks } => {
-                communicator.post(rust::Gather::to(*root).blocks(blocks.blocks()).with(send, receive))
-            }
-            Action::Scatter { root, in_place } => {
-                communicator.post(scattered(rust::Scatter::from(*root), *in_place, send, receive))
-            }
-            Action::Scatterv { root, blocks, in_place } => {
-                let call = rust::Scatter::from(*root).blocks(blocks.blocks());
-                communicator.post(scattered(call, *in_place, send, receive))
-            }
+    /// The call of the library in Rust, with its buffers.
+    pub(crate) fn with(&self, send: Option<Buffer>, receive: Option<Buffer>) -> Result<rust::Call<'_>, Fault> {
+        let lost = || Fault::new(FLEXCAST_ERROR_INTERNAL, "a mistake of this library: a buffer or reduction is lost");
+        let root = self.root;
+        let reduction = || self.reduced.ok_or_else(lost);
+        if self.operation == FLEXCAST_OPERATION_BARRIER {
+            return Ok(rust::Barrier.into());
         }
+        if matches!(self.operation, FLEXCAST_OPERATION_SCATTER | FLEXCAST_OPERATION_SCATTERV) {
+            let call = rust::Scatter::from(root);
+            let is_listed = self.operation == FLEXCAST_OPERATION_SCATTERV;
+            let call = if is_listed { call.blocks(self.sent.blocks()) } else { call };
+            let send = send.ok_or_else(lost)?;
+            return Ok(match receive {
+                Some(receive) => call.buffers(send, receive),
+                None => call.in_place(send),
+            });
+        }
+        let receive = receive.ok_or_else(lost)?;
+        Ok(match self.operation {
+            FLEXCAST_OPERATION_BROADCAST => rust::Broadcast::from(root).buffer(receive),
+            FLEXCAST_OPERATION_ALLGATHER => rust::Allgather::new().with(send, receive),
+            FLEXCAST_OPERATION_ALLGATHERV => {
+                let call = rust::Allgather::counts(&self.received.counts);
+                let call = if self.received.displaced { call.displs(&self.received.displacements) } else { call };
+                call.with(send, receive)
+            }
+            FLEXCAST_OPERATION_ALLREDUCE => rust::Allreduce::new(reduction()?.0).with(send, receive),
+            FLEXCAST_OPERATION_SPARSE_ALLREDUCE => {
+                let (reduction, options) = reduction()?;
+                rust::Allreduce::new(reduction).sparse(options).with(send, receive)
+            }
+            FLEXCAST_OPERATION_REDUCE => rust::Reduce::to(root, reduction()?.0).with(send, receive),
+            FLEXCAST_OPERATION_REDUCE_SCATTER_BLOCK => rust::ReduceScatter::new(reduction()?.0).with(send, receive),
+            FLEXCAST_OPERATION_REDUCE_SCATTER => {
+                rust::ReduceScatter::new(reduction()?.0).counts(&self.received.counts).with(send, receive)
+            }
+            FLEXCAST_OPERATION_ALLTOALL => rust::Alltoall::new().with(send, receive),
+            FLEXCAST_OPERATION_ALLTOALLV => {
+                rust::Alltoall::blocks(self.sent.blocks(), self.received.blocks()).with(send, receive)
+            }
+            FLEXCAST_OPERATION_GATHER => rust::Gather::to(root).with(send, receive),
+            // All others were handled above.
+            _ => rust::Gather::to(root).blocks(self.received.blocks()).with(send, receive),
+        })
     }
 }
 
-/// A Scatter with its buffers; in place it receives nothing.
-fn scattered<'c>(call: rust::Scatter<'c>, in_place: bool, send: Option<Buffer>, receive: Buffer) -> rust::Call<'c> {
-    match send {
-        Some(send) if !in_place => call.buffers(send, receive),
-        send => call.in_place(send.unwrap_or(receive)),
+fn reduced(given: &flexcast_collective) -> Result<Reduced, Fault> {
+    let reduction = reduction(given.data_type, given.reduction)?;
+    let default = SparseOptions::default();
+    let or = |given: u32, default: u32| if given == 0 { default } else { given };
+    let options = SparseOptions {
+        block_bytes: or(given.block_bytes, default.block_bytes),
+        blocks_per_message: or(given.blocks_per_message, default.blocks_per_message),
+    };
+    if given.operation == FLEXCAST_OPERATION_SPARSE_ALLREDUCE {
+        options
+            .check_ranges(reduction)
+            .map_err(|text| Fault::new(FLEXCAST_ERROR_ARGUMENT, format!("sparse_allreduce: {text}")))?;
     }
-}
-
-impl Action {
-    /// Whether the card reaches no memory of the caller's, as what it sends and receives is copied.
-    pub(crate) const fn is_copied(&self) -> bool {
-        matches!(self, Self::SparseAllreduce { .. })
-    }
-
-    const fn name(&self) -> &'static str {
-        match self {
-            Self::Barrier => "barrier",
-            Self::Broadcast { .. } => "broadcast",
-            Self::Allgather => "allgather",
-            Self::Allgatherv { .. } => "allgatherv",
-            Self::Allreduce { .. } => "allreduce",
-            Self::SparseAllreduce { .. } => "sparse_allreduce",
-            Self::Reduce { .. } => "reduce",
-            Self::ReduceScatter { .. } => "reduce_scatter",
-            Self::Alltoall => "alltoall",
-            Self::Alltoallv { .. } => "alltoallv",
-            Self::Gather { .. } => "gather",
-            Self::Gatherv { .. } => "gatherv",
-            Self::Scatter { .. } => "scatter",
-            Self::Scatterv { .. } => "scatterv",
-        }
-    }
+    Ok((reduction, options))
 }

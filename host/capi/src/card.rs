@@ -53,8 +53,8 @@ pub struct flexcast_card_options {
     /// alone; "userfaultfd", by the system, which tells when pages are unmapped, moved or emptied. NULL: what
     /// FLEXCAST_MEMORY_WATCH says, or else "off". The datapath "udp" registers nothing.
     pub memory_watch: *const c_char,
-    /// File of the image `sparse`, which is started on the card's DPA beside what else runs there, for
-    /// FLEXCAST_AGGREGATION_DPA; NULL: what FLEXCAST_SPARSE_FIRMWARE says, or else none. Not used by the datapath
+    /// File of the image `sparse`, which is started on the card's DPA beside what else runs there, for the setting
+    /// `sparse.aggregation` = dpa; NULL: what FLEXCAST_SPARSE_FIRMWARE says, or else none. Not used by the datapath
     /// "udp".
     pub sparse_firmware_path: *const c_char,
 }
@@ -91,6 +91,10 @@ enum Stage {
 }
 
 impl CardSlot {
+    pub(crate) fn of(card: Arc<OpenCard>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Stage::Open(card))))
+    }
+
     /// The card, once it is open.
     pub(crate) fn open(&self) -> Result<Arc<OpenCard>, Fault> {
         match &*lock(&self.0)? {
@@ -160,6 +164,11 @@ impl OpenCard {
         &self.card
     }
 
+    /// How many communicators use it.
+    pub(crate) fn users(&self) -> u32 {
+        self.users.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn memory(&self) -> &UserMemory {
         &self.memory
     }
@@ -201,6 +210,7 @@ unsafe fn open(
 }
 
 /// Opens a card and starts the firmware on its DPA, or opens a card without, or a network interface (`datapath`).
+/// `options` may be NULL: the defaults, and what variables say.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_card_open(
     options: *const flexcast_card_options,
@@ -261,7 +271,7 @@ pub unsafe extern "C" fn flexcast_card_close(card: *mut flexcast_card) -> flexca
     call(|| {
         let slot = handle::get::<CardSlot>(card)?;
         if let Stage::Open(open) = &*lock(&slot.0)? {
-            let users = open.users.load(Ordering::Relaxed);
+            let users = open.users();
             if users > 0 {
                 let text = format!("the card has {users} communicators: free them first");
                 return Err(Fault::new(FLEXCAST_ERROR_BUSY, text));

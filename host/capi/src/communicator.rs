@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use flexcast_rust::{Communicator, Config};
+use flexcast_rust::Communicator;
 use nix::sys::eventfd::EventFd;
 
 use crate::bootstrap::{Bootstrap, flexcast_bootstrap};
@@ -77,6 +77,12 @@ impl Ready {
 pub(crate) struct Group {
     stage: RwLock<Stage>,
     card: Arc<OpenCard>,
+    /// The handle of the card.
+    card_handle: usize,
+    /// What flexcast_init() has made with it, and others have made by it.
+    bootstrap: Option<Arc<Bootstrap>>,
+    /// Whether the card is closed with it.
+    owns_card: bool,
     /// None once it is freed: requests may outlive it.
     held: Mutex<Option<Held>>,
     /// Operations that are not over.
@@ -86,16 +92,29 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    fn new(stage: Stage, card: CardUse) -> Arc<Self> {
+    fn new(stage: Stage, card: CardUse, card_handle: *mut flexcast_card) -> Self {
         let open = Arc::clone(card.card());
         let held = Mutex::new(Some(Held { card, claims: Vec::new() }));
-        Arc::new(Self {
+        Self {
             stage: RwLock::new(stage),
             card: open,
+            card_handle: card_handle.addr(),
+            bootstrap: None,
+            owns_card: false,
             held,
             under_way: AtomicU32::new(0),
             ended: OnceLock::new(),
-        })
+        }
+    }
+
+    /// A part of this one.
+    fn part(&self, stage: Stage, card: CardUse) -> Arc<Self> {
+        let bootstrap = self.bootstrap.clone();
+        Arc::new(Self { bootstrap, ..Self::new(stage, card, self.card_handle()) })
+    }
+
+    fn card_handle(&self) -> *mut flexcast_card {
+        std::ptr::without_provenance_mut(self.card_handle)
     }
 
     pub(crate) fn card(&self) -> &Arc<OpenCard> {
@@ -199,6 +218,14 @@ impl Group {
     fn free(&self) -> Result<(), Fault> {
         let taken = {
             let mut stage = self.stage.write().map_err(|_| poisoned())?;
+            let others = self.card.users().saturating_sub(1);
+            if self.owns_card && others > 0 {
+                let text = format!(
+                    "the card is closed with this communicator of flexcast_init(), and has {others} others: free them \
+                     first"
+                );
+                return Err(Fault::new(FLEXCAST_ERROR_BUSY, text));
+            }
             let under_way = self.under_way.load(Ordering::Relaxed);
             if under_way > 0 {
                 let text = format!(
@@ -215,30 +242,57 @@ impl Group {
         // Outside of the lock: a progress thread ends, which may be in a callback.
         drop(taken);
         drop(self.held().take());
+        if self.owns_card {
+            // Who has closed it before has freed the handle.
+            let _ = handle::remove::<CardSlot>(self.card_handle());
+        }
         Ok(())
     }
+}
+
+/// The communicator of flexcast_init().
+pub(crate) struct World;
+
+impl World {
+    /// Its handle, once it is made.
+    pub(crate) fn handle(
+        card: Arc<CardSlot>,
+        bootstrap: Arc<Bootstrap>,
+        made: Option<Communicator>,
+        used: CardUse,
+    ) -> Result<*mut flexcast_comm, Fault> {
+        let card_handle = handle::insert(card)?;
+        let group = Group::new(made_of(made), used, card_handle);
+        handle::insert(Arc::new(Group { bootstrap: Some(bootstrap), owns_card: true, ..group }))
+            .inspect_err(|_| drop(handle::remove::<CardSlot>(card_handle)))
+    }
+}
+
+fn made_of(made: Option<Communicator>) -> Stage {
+    made.map_or(Stage::Outside, |communicator| Stage::Ready(Ready::new(communicator)))
 }
 
 fn poisoned() -> Fault {
     Fault::new(FLEXCAST_ERROR_INTERNAL, "the communicator cannot be used any more: a call of it panicked")
 }
 
+/// What is being made, and the use of the card for it.
+type Making = (Creation<Option<Communicator>>, CardUse);
+
 /// Begins to make a communicator.
 ///
 /// # Safety
 /// `config` is null or a configuration of the caller, as long as it says.
-unsafe fn create(
-    card: *mut flexcast_card,
-    bootstrap: *mut flexcast_bootstrap,
+pub(crate) unsafe fn create(
+    card: &Arc<OpenCard>,
+    bootstrap: &Arc<Bootstrap>,
     config: *const flexcast_config,
-) -> Result<(Creation<Option<Communicator>>, CardUse), Fault> {
-    let card = handle::get::<CardSlot>(card)?.open()?;
-    let bootstrap = handle::get::<Bootstrap>(bootstrap)?;
+) -> Result<Making, Fault> {
     // SAFETY: by this function's contract.
-    let config = unsafe { config::read(config, &Config::for_card(card.card())) }?;
+    let config = unsafe { config::read(config, card.card()) }?;
     let mut in_use = bootstrap.take()?;
     // Both the thread and the handle use the card.
-    let (used, by_thread) = (CardUse::new(&card), CardUse::new(&card));
+    let (used, by_thread) = (CardUse::new(card), CardUse::new(card));
     let creation = Creation::start(bootstrap.errands(), move || {
         let made = Communicator::create(by_thread.card().card(), in_use.exchange()?, config)?;
         drop((in_use, by_thread));
@@ -247,15 +301,26 @@ unsafe fn create(
     Ok((creation, used))
 }
 
-/// Begins to part the ranks of a communicator.
-fn split(
-    comm: *mut flexcast_comm,
+/// The same by handles.
+///
+/// # Safety
+/// As for [`create`].
+unsafe fn create_by(
+    card: *mut flexcast_card,
     bootstrap: *mut flexcast_bootstrap,
-    color: c_int,
-    key: i64,
-) -> Result<(Creation<Option<Communicator>>, CardUse), Fault> {
-    let group = handle::get::<Group>(comm)?;
-    let bootstrap = handle::get::<Bootstrap>(bootstrap)?;
+    config: *const flexcast_config,
+) -> Result<Making, Fault> {
+    let card = handle::get::<CardSlot>(card)?.open()?;
+    // SAFETY: by this function's contract.
+    unsafe { create(&card, &handle::get::<Bootstrap>(bootstrap)?, config) }
+}
+
+/// Begins to part the ranks of a communicator.
+fn split(group: &Arc<Group>, bootstrap: *mut flexcast_bootstrap, color: c_int, key: i64) -> Result<Making, Fault> {
+    let bootstrap = match &group.bootstrap {
+        Some(own) if bootstrap.is_null() => Arc::clone(own),
+        _ => handle::get::<Bootstrap>(bootstrap)?,
+    };
     let colour = if color == FLEXCAST_UNDEFINED { None } else { Some(count(color, "color")?) };
     let whole = group.with(|communicator| Ok(communicator.clone()))?;
     let mut in_use = bootstrap.take()?;
@@ -269,7 +334,8 @@ fn split(
 }
 
 /// Makes a communicator of all ranks of a bootstrap. All of them call it, with the same configuration (NULL: the
-/// defaults). It blocks as long as the bootstrap's exchanges do. A rank that fails is named by all others.
+/// defaults, and what variables say). It blocks as long as the bootstrap's exchanges do. A rank that fails is named by
+/// all others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_create(
     card: *mut flexcast_card,
@@ -281,15 +347,15 @@ pub unsafe extern "C" fn flexcast_comm_create(
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(comm, "comm") }?;
         // SAFETY: as the header asks of the caller.
-        let (creation, card) = unsafe { create(card, bootstrap, config) }?;
-        let stage = creation.wait()?.map_or(Stage::Outside, |communicator| Stage::Ready(Ready::new(communicator)));
-        place.put(handle::insert(Group::new(stage, card))?);
+        let (creation, used) = unsafe { create_by(card, bootstrap, config) }?;
+        let stage = made_of(creation.wait()?);
+        place.put(handle::insert(Arc::new(Group::new(stage, used, card)))?);
         Ok(())
     })
 }
 
 /// The same without blocking: `comm` becomes a handle at once, which flexcast_comm_test() and flexcast_comm_free() take
-/// until the communicator is ready. The configuration need not stay, its texts must until then.
+/// until the communicator is ready. The configuration need not stay.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_create_begin(
     card: *mut flexcast_card,
@@ -301,15 +367,16 @@ pub unsafe extern "C" fn flexcast_comm_create_begin(
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(comm, "comm") }?;
         // SAFETY: as the header asks of the caller.
-        let (creation, card) = unsafe { create(card, bootstrap, config) }?;
-        place.put(handle::insert(Group::new(Stage::Making(Arc::new(creation)), card))?);
+        let (creation, used) = unsafe { create_by(card, bootstrap, config) }?;
+        place.put(handle::insert(Arc::new(Group::new(Stage::Making(Arc::new(creation)), used, card)))?);
         Ok(())
     })
 }
 
 /// Parts the ranks of a communicator, as MPI_Comm_split does: those of one colour (0 or more) become a communicator, in
 /// the order of their keys and then of their ranks. A rank of colour FLEXCAST_UNDEFINED gets NULL and FLEXCAST_OK. All
-/// ranks call it, with the bootstrap that the communicator was made with.
+/// ranks call it, with the bootstrap that the communicator was made with; NULL for one of flexcast_init(), and its
+/// parts.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_split(
     comm: *mut flexcast_comm,
@@ -321,9 +388,10 @@ pub unsafe extern "C" fn flexcast_comm_split(
     call(|| {
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(part, "part") }?;
-        let (creation, card) = split(comm, bootstrap, color, key)?;
+        let group = handle::get::<Group>(comm)?;
+        let (creation, card) = split(&group, bootstrap, color, key)?;
         let handle = match creation.wait()? {
-            Some(communicator) => handle::insert(Group::new(Stage::Ready(Ready::new(communicator)), card))?,
+            Some(communicator) => handle::insert(group.part(Stage::Ready(Ready::new(communicator)), card))?,
             None => std::ptr::null_mut(),
         };
         place.put(handle);
@@ -344,8 +412,9 @@ pub unsafe extern "C" fn flexcast_comm_split_begin(
     call(|| {
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(part, "part") }?;
-        let (creation, card) = split(comm, bootstrap, color, key)?;
-        place.put(handle::insert(Group::new(Stage::Making(Arc::new(creation)), card))?);
+        let group = handle::get::<Group>(comm)?;
+        let (creation, card) = split(&group, bootstrap, color, key)?;
+        place.put(handle::insert(group.part(Stage::Making(Arc::new(creation)), card))?);
         Ok(())
     })
 }
@@ -366,7 +435,8 @@ pub unsafe extern "C" fn flexcast_comm_test(comm: *mut flexcast_comm, ready: *mu
 
 /// Frees a communicator; the others need not be asked. Its progress thread, if it has one, has ended when this returns,
 /// unless it is the one that calls. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
-/// cancel it and wait. One that is being made is given up: then the bootstrap can only be freed, too, and the others
+/// cancel it and wait. One of flexcast_init() closes its card, and is refused while the card has others. One that is
+/// being made is given up: then the bootstrap can only be freed, too, and the others
 /// are told by their own bounds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_free(comm: *mut flexcast_comm) -> flexcast_status {
@@ -390,6 +460,20 @@ pub unsafe extern "C" fn flexcast_comm_rank(
             // SAFETY: not null, so a place for an int.
             unsafe { out(place, "rank") }?.put(value as c_int);
         }
+        Ok(())
+    })
+}
+
+/// The card of a communicator, as flexcast_comm_create() got it or flexcast_init() has opened it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_comm_card(
+    comm: *mut flexcast_comm,
+    card: *mut *mut flexcast_card,
+) -> flexcast_status {
+    call(|| {
+        // SAFETY: null or a place for a handle.
+        let place = unsafe { out(card, "card") }?;
+        place.put(handle::get::<Group>(comm)?.card_handle());
         Ok(())
     })
 }

@@ -1,218 +1,74 @@
-//! Operations in steps: made, posted, waited for, posted again, freed.
+//! The communicator of all ranks of a job, with the card and the bootstrap that it needs, made by one call.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
-use crate::call::{Call, Place};
-use crate::communicator::{Group, flexcast_comm};
-use crate::fault::{Fault, call};
-use crate::handle;
-use crate::memory::{User, out, sized};
-use crate::reduction::supported_reduction;
-use crate::request::{Callback, Operation, flexcast_request};
-use crate::status::flexcast_status::{self, *};
+use crate::asked::Asked;
+use crate::bootstrap::{Bootstrap, flexcast_exchange};
+use crate::card::{CardSlot, flexcast_card_options};
+use crate::communicator::{World, create, flexcast_comm};
+use crate::config::flexcast_config;
+use crate::fault::{call, own};
+use crate::memory::{out, sized};
+use crate::status::flexcast_status;
 
-/// Operation as flexcast_barrier(); this and the others are what a function of their name posts.
-pub const FLEXCAST_OPERATION_BARRIER: u32 = 1;
-/// flexcast_broadcast(): the buffer is `receive`.
-pub const FLEXCAST_OPERATION_BROADCAST: u32 = 2;
-/// flexcast_allgather().
-pub const FLEXCAST_OPERATION_ALLGATHER: u32 = 3;
-/// flexcast_allgatherv(), with `receive_counts`; flexcast_allgatherv_displaced() with `receive_displacements` and
-/// `receive_bytes`, too.
-pub const FLEXCAST_OPERATION_ALLGATHERV: u32 = 4;
-/// flexcast_allreduce().
-pub const FLEXCAST_OPERATION_ALLREDUCE: u32 = 5;
-/// flexcast_reduce().
-pub const FLEXCAST_OPERATION_REDUCE: u32 = 6;
-/// flexcast_reduce_scatter_block().
-pub const FLEXCAST_OPERATION_REDUCE_SCATTER_BLOCK: u32 = 7;
-/// flexcast_reduce_scatter(), with `receive_counts`, in elements.
-pub const FLEXCAST_OPERATION_REDUCE_SCATTER: u32 = 8;
-/// flexcast_alltoall().
-pub const FLEXCAST_OPERATION_ALLTOALL: u32 = 9;
-/// flexcast_alltoallv().
-pub const FLEXCAST_OPERATION_ALLTOALLV: u32 = 10;
-/// flexcast_gather().
-pub const FLEXCAST_OPERATION_GATHER: u32 = 11;
-/// flexcast_gatherv(), with `count` bytes of this rank and `receive_counts` of the root.
-pub const FLEXCAST_OPERATION_GATHERV: u32 = 12;
-/// flexcast_scatter().
-pub const FLEXCAST_OPERATION_SCATTER: u32 = 13;
-/// flexcast_scatterv(), with `count` bytes for this rank and `send_counts` of the root.
-pub const FLEXCAST_OPERATION_SCATTERV: u32 = 14;
-/// flexcast_sparse_allreduce(), with `block_bytes` and `blocks_per_message`.
-pub const FLEXCAST_OPERATION_SPARSE_ALLREDUCE: u32 = 15;
-
-/// Flag: the request may be posted again and again.
-pub const FLEXCAST_PERSISTENT: u32 = 1;
-/// Flag: who posts waits at once, by flexcast_wait() or flexcast_wait_for(). The progress thread is not woken for it,
-/// and takes it on milliseconds late if nobody waits.
-pub const FLEXCAST_AWAITED: u32 = 2;
-/// All flags.
-const FLAGS: u32 = FLEXCAST_PERSISTENT | FLEXCAST_AWAITED;
-
-/// Is called once for every post, when the operation is over, by whichever thread finds that out: a progress thread of
-/// the library, or one of the program's in flexcast_post(), flexcast_test(), flexcast_wait() or flexcast_progress().
-/// `user` is the operation's, `request` its handle, `status` how it ended; flexcast_last_error() has the text. A test
-/// of another thread may tell of the end before it is called. It may use the library, post and free `request` among
-/// others, but not wait; neither longjmp nor an exception may leave it.
-pub type flexcast_callback =
-    Option<unsafe extern "C" fn(user: *mut c_void, request: *mut flexcast_request, status: flexcast_status)>;
-
-/// An operation, for flexcast_init(). To be zeroed, given its size, and then what the operation needs: arguments have
-/// the meaning that they have for the function of the operation's name.
+/// What flexcast_init() may be given. To be zeroed, and given its size.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct flexcast_collective {
+pub struct flexcast_init_options {
     /// Bytes of this structure, by the header that the program was compiled with.
     pub size: usize,
-    /// One of FLEXCAST_OPERATION_*.
-    pub operation: u32,
-    /// 0, or FLEXCAST_PERSISTENT and FLEXCAST_AWAITED, added up.
-    pub flags: u32,
-    /// What is sent, in memory of the host, or FLEXCAST_IN_PLACE.
-    pub send: *const c_void,
-    /// Where it is received, in memory of the host; of a Scatter, FLEXCAST_IN_PLACE on the root.
-    pub receive: *mut c_void,
-    /// Bytes; of reductions, elements.
-    pub count: usize,
-    /// Lists have an entry for each rank, in bytes, and are copied.
-    pub send_counts: *const usize,
-    /// See `send_counts`.
-    pub send_displacements: *const usize,
-    /// See `send_counts`.
-    pub receive_counts: *const usize,
-    /// See `send_counts`.
-    pub receive_displacements: *const usize,
-    /// Length of `receive` of an Allgatherv with displacements.
-    pub receive_bytes: usize,
-    /// Element of reductions: FLEXCAST_FLOAT and the like.
-    pub data_type: u32,
-    /// Operator of reductions: FLEXCAST_SUM and the like.
-    pub reduction: u32,
-    /// Root of those that have one.
-    pub root: c_int,
-    /// 0.
-    pub reserved: u32,
-    /// Called at the end; may be NULL.
-    pub callback: flexcast_callback,
-    /// Given to it.
+    /// The card; NULL: what the variables say.
+    pub card: *const flexcast_card_options,
+    /// Parameters of the communicator; NULL: the defaults, and what the variables say.
+    pub config: *const flexcast_config,
+    /// How ranks exchange, as for flexcast_bootstrap_callback(); NULL: as flexcast_bootstrap_environment().
+    pub exchange: flexcast_exchange,
+    /// Given to `exchange`.
     pub user: *mut c_void,
-    /// Of a sparse AllReduce, alike on all ranks: bytes of a block, a multiple of 4 and of an element, 256 to 16384.
-    /// 0: 1024.
-    pub block_bytes: u32,
-    /// The same: most blocks of one message, 1 to 32. 0: 32.
-    pub blocks_per_message: u32,
+    /// The own rank, if there is an `exchange`.
+    pub rank: c_int,
+    /// How many ranks there are, if there is an `exchange`.
+    pub ranks: c_int,
 }
 
-const NOTHING: flexcast_collective = flexcast_collective {
-    size: size_of::<flexcast_collective>(),
-    operation: 0,
-    flags: 0,
-    send: std::ptr::null(),
-    receive: std::ptr::null_mut(),
-    count: 0,
-    send_counts: std::ptr::null(),
-    send_displacements: std::ptr::null(),
-    receive_counts: std::ptr::null(),
-    receive_displacements: std::ptr::null(),
-    receive_bytes: 0,
-    data_type: 0,
-    reduction: 0,
-    root: 0,
-    reserved: 0,
-    callback: None,
+const NOTHING: flexcast_init_options = flexcast_init_options {
+    size: size_of::<flexcast_init_options>(),
+    card: std::ptr::null(),
+    config: std::ptr::null(),
+    exchange: None,
     user: std::ptr::null_mut(),
-    block_bytes: 0,
-    blocks_per_message: 0,
+    rank: 0,
+    ranks: 0,
 };
 
-impl flexcast_collective {
-    /// # Safety
-    /// Lists are null or have an entry for each rank.
-    unsafe fn call(&self, place: Place) -> Result<Call, Fault> {
-        let Self { send, receive, count, root, .. } = *self;
-        let reduction = || supported_reduction(self.data_type, self.reduction);
-        let displaced =
-            (!self.receive_displacements.is_null()).then_some((self.receive_bytes, self.receive_displacements));
-        let from = (send, self.send_counts, self.send_displacements);
-        let to = (receive, self.receive_counts, self.receive_displacements);
-        match self.operation {
-            FLEXCAST_OPERATION_BARRIER => Ok(Call::barrier()),
-            FLEXCAST_OPERATION_BROADCAST => Call::broadcast(receive, count, root),
-            FLEXCAST_OPERATION_ALLGATHER => Call::allgather(place, send, receive, count),
-            FLEXCAST_OPERATION_ALLGATHERV => {
-                // SAFETY: by this function's contract; the same below.
-                unsafe { Call::allgatherv(place, send, receive, self.receive_counts, displaced) }
-            }
-            FLEXCAST_OPERATION_ALLREDUCE => Call::allreduce(send, receive, count, reduction()?),
-            FLEXCAST_OPERATION_SPARSE_ALLREDUCE => {
-                let sizes = (self.block_bytes, self.blocks_per_message);
-                Call::sparse_allreduce((send, receive), count, reduction()?, sizes)
-            }
-            FLEXCAST_OPERATION_REDUCE => Call::reduce(place, send, receive, count, reduction()?, root),
-            FLEXCAST_OPERATION_REDUCE_SCATTER_BLOCK => {
-                Call::reduce_scatter_block(place, send, receive, count, reduction()?)
-            }
-            FLEXCAST_OPERATION_REDUCE_SCATTER => {
-                // SAFETY: as above.
-                unsafe { Call::reduce_scatter(place, send, receive, self.receive_counts, reduction()?) }
-            }
-            FLEXCAST_OPERATION_ALLTOALL => Call::alltoall(place, send, receive, count),
-            // SAFETY: as above.
-            FLEXCAST_OPERATION_ALLTOALLV => unsafe { Call::alltoallv(place, from, to) },
-            FLEXCAST_OPERATION_GATHER => Call::gather(place, send, receive, count, root),
-            // SAFETY: as above.
-            FLEXCAST_OPERATION_GATHERV => unsafe { Call::gatherv(place, (send, count), to, root) },
-            FLEXCAST_OPERATION_SCATTER => Call::scatter(place, send, receive, count, root),
-            // SAFETY: as above.
-            FLEXCAST_OPERATION_SCATTERV => unsafe { Call::scatterv(place, from, (receive, count), root) },
-            other => {
-                let text = format!(
-                    "operation is {other}: must be one of FLEXCAST_OPERATION_*, 1 to \
-                     {FLEXCAST_OPERATION_SPARSE_ALLREDUCE}"
-                );
-                Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text))
-            }
-        }
-    }
-}
-
-/// Makes an operation without posting it. FLEXCAST_NOT_SUPPORTED if the library does not carry it: no error, and alike
-/// on all ranks that give the same operation, lengths and reduction, so that all of them can use their own; lengths
-/// that ranks need not know of one another (Alltoallv, Gatherv, Scatterv) do not matter. flexcast_post() posts it; it
-/// is freed by flexcast_request_free().
-///
-/// From flexcast_post() until the request is over the memory is the library's, as for the functions that post at once.
+/// Opens the card, meets the other ranks, and makes the communicator of all of them: flexcast_card_open(),
+/// flexcast_bootstrap_environment() and flexcast_comm_create() in one. `options` may be NULL. flexcast_comm_free() of
+/// this communicator closes the card, too; flexcast_comm_card() gives it, for flexcast_buffer_invalidate() and others.
+/// flexcast_comm_split() takes NULL as its bootstrap. A process that opens its card itself, or makes more than one
+/// communicator of all ranks, calls the three functions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_init(
-    comm: *mut flexcast_comm,
-    collective: *const flexcast_collective,
-    request: *mut *mut flexcast_request,
+    options: *const flexcast_init_options,
+    comm: *mut *mut flexcast_comm,
 ) -> flexcast_status {
     call(|| {
         // SAFETY: null or a place for a handle.
-        let place = unsafe { out(request, "request") }?;
-        let group = handle::get::<Group>(comm)?;
-        if collective.is_null() {
-            return Err(Fault::null("collective"));
-        }
-        // SAFETY: not null; the structure begins with its size.
-        let collective = unsafe { sized(collective, NOTHING, "collective") }?;
-        if collective.flags & !FLAGS != 0 {
-            let text = format!(
-                "flags are {:#x}: must be 0, or FLEXCAST_PERSISTENT ({FLEXCAST_PERSISTENT}) and FLEXCAST_AWAITED \
-                 ({FLEXCAST_AWAITED}) added up",
-                collective.flags
-            );
-            return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
-        }
+        let place = unsafe { out(comm, "comm") }?;
+        // SAFETY: null, or a structure that begins with its size.
+        let given = unsafe { sized(options, NOTHING, "options") }?;
         // SAFETY: as the header asks of the caller.
-        let call = unsafe { collective.call(group.place()?) }?;
-        group.with(|communicator| call.check_supported(communicator))?;
-        let callback = collective.callback.map(|function| Callback { function, user: User(collective.user) });
-        let (_, handle) = Operation::new(group, call, collective.flags, callback)?;
-        place.put(handle);
+        let asked = unsafe { Asked::read(given.card, |name| std::env::var_os(name)) }?;
+        own()?;
+        let card = Arc::new(asked.open()?);
+        let bootstrap = match given.exchange {
+            Some(_) => Bootstrap::callback(given.exchange, given.user, given.rank, given.ranks)?,
+            None => Bootstrap::environment()?,
+        };
+        // SAFETY: as the header asks of the caller.
+        let (creation, used) = unsafe { create(&card, &bootstrap, given.config) }?;
+        let made = creation.wait()?;
+        place.put(World::handle(CardSlot::of(card), bootstrap, made, used)?);
         Ok(())
     })
 }

@@ -23,11 +23,6 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     pub(crate) const NOTHING: Self = Self { start: std::ptr::null_mut(), bytes: 0 };
-
-    /// So many bytes at an address; none for FLEXCAST_IN_PLACE.
-    pub(crate) fn unless_in_place(start: *const c_void, bytes: usize) -> Option<Self> {
-        (start.addr() != IN_PLACE).then_some(Self { start: start.cast_mut(), bytes })
-    }
 }
 
 /// What a program gives its own functions.

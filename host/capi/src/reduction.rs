@@ -3,7 +3,7 @@
 use flexcast_rust::reduce::{DataType, Operator, Reduction};
 
 use crate::fault::Fault;
-use crate::status::flexcast_status::{self, *};
+use crate::status::flexcast_status::*;
 
 /// Element `int8_t`; this and the other types are those of C, on the computer that the library was built for.
 pub const FLEXCAST_INT8: u32 = 1;
@@ -73,24 +73,15 @@ pub const FLEXCAST_MINLOC: u32 = 11;
 /// The pair of the largest value, and of those the least index.
 pub const FLEXCAST_MAXLOC: u32 = 12;
 
-/// The reduction of two codes, for an operation that is posted at once.
+/// The reduction of two codes. An operator that is not defined for a type is left to the program.
 pub(crate) fn reduction(data_type: u32, op: u32) -> Result<Reduction, Fault> {
-    or_undefined(data_type, op, FLEXCAST_ERROR_ARGUMENT)
-}
-
-/// The same for one that is made first: an operator that is not defined for a type is the program's own then.
-pub(crate) fn supported_reduction(data_type: u32, op: u32) -> Result<Reduction, Fault> {
-    or_undefined(data_type, op, FLEXCAST_NOT_SUPPORTED)
-}
-
-fn or_undefined(data_type: u32, op: u32, undefined: flexcast_status) -> Result<Reduction, Fault> {
     let wrong = |what: &str, code: u32, last: u32| {
         let text = format!("{what} is {code}: must be one of the codes 1 to {last} of flexcast.h");
         Fault::new(FLEXCAST_ERROR_ARGUMENT, text)
     };
     let data_type = DataType::from_raw(data_type).map_err(|code| wrong("data_type", code, FLEXCAST_SHORT_INT))?;
-    let operator = Operator::from_raw(op).map_err(|code| wrong("op", code, FLEXCAST_MAXLOC))?;
-    Reduction::new(operator, data_type).map_err(|error| Fault { status: undefined, ..Fault::from(error) })
+    let operator = Operator::from_raw(op).map_err(|code| wrong("reduction", code, FLEXCAST_MAXLOC))?;
+    Reduction::new(operator, data_type).map_err(|error| Fault { status: FLEXCAST_NOT_SUPPORTED, ..Fault::from(error) })
 }
 
 #[cfg(test)]
@@ -144,11 +135,10 @@ mod tests {
     fn codes_that_are_none_are_named() {
         let told = |fault: Fault, words: &str| assert!(fault.text.contains(words), "{}", fault.text);
         told(reduction(0, FLEXCAST_SUM).unwrap_err(), "data_type is 0");
-        told(reduction(FLEXCAST_INT8, 13).unwrap_err(), "op is 13: must be one of the codes 1 to 12");
+        told(reduction(FLEXCAST_INT8, 13).unwrap_err(), "reduction is 13: must be one of the codes 1 to 12");
         told(reduction(FLEXCAST_FLOAT, FLEXCAST_BIT_OR).unwrap_err(), "not defined for f32");
         let status = |made: Result<Reduction, Fault>| made.map(drop).unwrap_err().status;
-        assert_eq!(status(reduction(FLEXCAST_FLOAT, FLEXCAST_BIT_OR)), FLEXCAST_ERROR_ARGUMENT);
-        assert_eq!(status(supported_reduction(FLEXCAST_FLOAT, FLEXCAST_BIT_OR)), FLEXCAST_NOT_SUPPORTED);
-        assert_eq!(status(supported_reduction(FLEXCAST_FLOAT, 99)), FLEXCAST_ERROR_ARGUMENT);
+        assert_eq!(status(reduction(FLEXCAST_FLOAT, FLEXCAST_BIT_OR)), FLEXCAST_NOT_SUPPORTED);
+        assert_eq!(status(reduction(FLEXCAST_FLOAT, 99)), FLEXCAST_ERROR_ARGUMENT);
     }
 }

@@ -9,16 +9,15 @@ use std::time::Duration;
 
 use flexcast_rust::{Aggregation, Cause, Communicator, Outcome, Report, Request};
 
-use crate::call::{Call, Place};
-use crate::communicator::{Group, flexcast_comm};
+use crate::call::Call;
+use crate::communicator::Group;
 use crate::fault::{Fault, call, guard, lock, remember};
 use crate::handle;
-use crate::init::{FLEXCAST_AWAITED, FLEXCAST_PERSISTENT};
 use crate::memory::{User, give, out};
 use crate::status::flexcast_status::{self, *};
 
-/// An operation: to be posted, under way or over. Made by the operations and flexcast_init(); to be freed when it is
-/// over.
+/// An operation: to be started, under way or over. One of flexcast_post() is freed by the flexcast_wait() or
+/// flexcast_test() that reports its end; one of flexcast_prepare() stays until flexcast_request_free().
 pub struct flexcast_request {
     _opaque: [u8; 0],
 }
@@ -39,9 +38,10 @@ pub const FLEXCAST_CAUSE_DISAGREES: u32 = 3;
 pub const FLEXCAST_CAUSE_DEVICE: u32 = 4;
 /// The connection between them broke; the code tells how: FLEXCAST_CODE_....
 pub const FLEXCAST_CAUSE_CONNECTION: u32 = 5;
-/// An aggregator that is no rank failed the detecting rank; the code is its number among sparse.aggregators, from 0.
+/// An aggregator that is no rank failed the detecting rank; the code is its number among the setting
+/// `sparse.aggregators`, from 0.
 pub const FLEXCAST_CAUSE_AGGREGATOR: u32 = 6;
-/// The failed rank contributed a number beyond `sparse_fixed_point`, infinite or not a number;
+/// The failed rank contributed a number beyond the setting `sparse.fixed_point`, infinite or not a number;
 /// FLEXCAST_ERROR_CONTRIBUTION and flexcast_last_error() there tell which.
 pub const FLEXCAST_CAUSE_CONTRIBUTION: u32 = 7;
 
@@ -97,10 +97,10 @@ pub struct flexcast_report {
     pub detecting_rank: u32,
     /// The rate that limited how fast the own bytes were multicast, in Mbit/s; 0: none. Of the datapath "udp".
     pub pace_mbit_per_s: u32,
-    /// 1 if the DPAs of the ranks' cards have added, of a sparse AllReduce (FLEXCAST_AGGREGATION_DPA).
+    /// 1 if the DPAs of the ranks' cards have added, of a sparse AllReduce (the setting `sparse.aggregation`).
     pub added_by_dpa: u32,
     /// Largest difference between a sum and that of the contributions, beside its rounding to a float, if they were
-    /// added as fixed-point numbers (`sparse_fixed_point`); else 0.
+    /// added as fixed-point numbers (the setting `sparse.fixed_point`); else 0.
     pub sum_error: f64,
 }
 
@@ -176,7 +176,10 @@ pub(crate) struct Callback {
 pub(crate) struct Operation {
     group: Arc<Group>,
     call: Call,
-    flags: u32,
+    /// Whoever posts it waits at once.
+    awaited: bool,
+    /// It stays when it is over, and may be posted again.
+    stays: bool,
     callback: Option<Callback>,
     /// Its own handle, for the callback.
     handle: AtomicPtr<flexcast_request>,
@@ -188,11 +191,12 @@ impl Operation {
     pub(crate) fn new(
         group: Arc<Group>,
         call: Call,
-        flags: u32,
+        awaited: bool,
+        stays: bool,
         callback: Option<Callback>,
     ) -> Result<(Arc<Self>, *mut flexcast_request), Fault> {
         let (handle, state) = (AtomicPtr::default(), Mutex::new(State::Ready));
-        let operation = Arc::new(Self { group, call, flags, callback, handle, state });
+        let operation = Arc::new(Self { group, call, awaited, stays, callback, handle, state });
         let handle = handle::insert(Arc::clone(&operation))?;
         operation.handle.store(handle, Ordering::Relaxed);
         Ok((operation, handle))
@@ -202,14 +206,14 @@ impl Operation {
     ///
     /// # Safety
     /// Its memory is readable and writable as the header says.
-    unsafe fn post(self: &Arc<Self>) -> Result<(), Fault> {
+    pub(crate) unsafe fn post(self: &Arc<Self>) -> Result<(), Fault> {
         let communicator = {
             let mut state = lock(&self.state)?;
             match &*state {
                 State::UnderWay { .. } => return Err(under_way("cannot be posted again")),
-                State::Over { .. } if self.flags & FLEXCAST_PERSISTENT == 0 => {
-                    let text = "the operation was posted before and is not persistent: set FLEXCAST_PERSISTENT, or \
-                        make another one";
+                State::Over { .. } if !self.stays => {
+                    let text = "the request is one of flexcast_post(), which posts it once: make one that can be \
+                        started again by flexcast_prepare()";
                     return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
                 }
                 State::Ready | State::Over { .. } => {}
@@ -220,10 +224,10 @@ impl Operation {
             communicator
         };
         // Whoever posts waits at once: the progress thread is not woken.
-        let _attendance = (self.flags & FLEXCAST_AWAITED != 0).then(|| communicator.attend());
+        let _attendance = self.awaited.then(|| communicator.attend());
         // Outside of the lock: to post moves others on, whose callbacks may use this one.
-        let bytes = (self.call.send.map_or(0, |send| send.bytes), self.call.receive.bytes);
-        tracing::debug!(sent = bytes.0, received = bytes.1, "{} is posted", self.call.name());
+        let bytes = [self.call.send, self.call.receive].map(|memory| memory.map_or(0, |memory| memory.bytes));
+        tracing::debug!(sent = bytes[0], received = bytes[1], "{} is posted", self.call.name());
         // SAFETY: by this function's contract.
         match unsafe { self.claim_and_post(&communicator) } {
             Ok((request, claimed)) => {
@@ -248,13 +252,15 @@ impl Operation {
     /// As for [`Operation::post`].
     unsafe fn claim_and_post(&self, communicator: &Communicator) -> Result<(Request, Vec<u64>), Fault> {
         let (card, Call { send, receive, .. }) = (self.group.card(), &self.call);
-        let mut claims = vec![card.claims.claim(receive.start, receive.bytes, true, "receive")?];
+        let mut claims = Vec::new();
         let posted = (|| {
-            if let Some(send) = send {
-                claims.push(card.claims.claim(send.start, send.bytes, false, "send")?);
+            for (memory, written, what) in [(receive, true, "receive"), (send, false, "send")] {
+                if let Some(memory) = memory {
+                    claims.push(card.claims.claim(memory.start, memory.bytes, written, what)?);
+                }
             }
             let memory = card.memory();
-            let is_copied = self.call.action.is_copied();
+            let is_copied = self.call.is_copied();
             // SAFETY: the caller vouches for the memory; no other operation writes it, as `claim` has seen.
             let buffer = |start: *mut u8, bytes| unsafe {
                 if is_copied { memory.unregistered(start, bytes) } else { memory.buffer(start, bytes) }
@@ -263,9 +269,10 @@ impl Operation {
             let source = |start: *mut u8, bytes| unsafe {
                 if is_copied { memory.unregistered(start, bytes) } else { memory.source(start, bytes) }
             };
-            let receive = buffer(receive.start.cast(), receive.bytes)?;
+            let receive = receive.map(|receive| buffer(receive.start.cast(), receive.bytes)).transpose()?;
             let send = send.map(|send| source(send.start.cast(), send.bytes)).transpose()?;
-            self.call.post(communicator, send, receive).map_err(|refused| Fault::from(&refused.error))
+            let call = self.call.with(send, receive)?;
+            communicator.post(call).map_err(|refused| Fault::from(&refused.error))
         })();
         match posted {
             Ok(request) => Ok((request, claims)),
@@ -282,6 +289,14 @@ impl Operation {
             State::UnderWay { communicator, .. } => Some(communicator.clone()),
             State::Ready | State::Over { .. } => None,
         })
+    }
+
+    /// Frees its handle, after its end was reported, unless it stays.
+    pub(crate) fn consume(&self, request: *mut flexcast_request) {
+        if !self.stays {
+            // Another thread, or the callback, may have freed it.
+            let _ = handle::remove::<Self>(request);
+        }
     }
 
     /// Whether somebody is to be told of its end.
@@ -303,7 +318,7 @@ impl Operation {
             let (communicator, mut request) = match &mut *lock(&self.state)? {
                 State::Over { fault, .. } => return Ok(Some(fault.clone())),
                 State::Ready => {
-                    let text = "the operation was not posted: call flexcast_post() first";
+                    let text = "the operation was not posted: call flexcast_start() first";
                     return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
                 }
                 State::UnderWay { communicator, request, again, .. } => match request.take() {
@@ -375,85 +390,25 @@ impl Wake for Ended {
     }
 }
 
-/// Makes an operation, posts it, and gives out its handle. `make` tells what it is, by the rank and the number of
-/// ranks.
-///
-/// # Safety
-/// `request` is null or a place for a handle; the memory is the program's, for as long as the header says.
-pub(crate) unsafe fn begin(
-    comm: *mut flexcast_comm,
-    request: *mut *mut flexcast_request,
-    make: impl FnOnce(Place) -> Result<Call, Fault>,
-) -> Result<(), Fault> {
-    // SAFETY: by this function's contract.
-    unsafe { begin_checked(comm, request, make, |_, _| Ok(())) }
-}
-
-/// The same for what not all datapaths carry: FLEXCAST_NOT_SUPPORTED by those.
-///
-/// # Safety
-/// As for [`begin`].
-pub(crate) unsafe fn begin_supported(
-    comm: *mut flexcast_comm,
-    request: *mut *mut flexcast_request,
-    make: impl FnOnce(Place) -> Result<Call, Fault>,
-) -> Result<(), Fault> {
-    let check = |group: &Group, call: &Call| group.with(|communicator| call.check_supported(communicator));
-    // SAFETY: by this function's contract.
-    unsafe { begin_checked(comm, request, make, check) }
-}
-
-/// # Safety
-/// As for [`begin`].
-unsafe fn begin_checked(
-    comm: *mut flexcast_comm,
-    request: *mut *mut flexcast_request,
-    make: impl FnOnce(Place) -> Result<Call, Fault>,
-    check: impl FnOnce(&Group, &Call) -> Result<(), Fault>,
-) -> Result<(), Fault> {
-    // SAFETY: by this function's contract.
-    let place = unsafe { out(request, "request") }?;
-    let group = handle::get::<Group>(comm)?;
-    let call = make(group.place()?)?;
-    check(&group, &call)?;
-    let (operation, handle) = Operation::new(group, call, 0, None)?;
-    // SAFETY: by this function's contract.
-    if let Err(fault) = unsafe { operation.post() } {
-        handle::remove::<Operation>(handle)?;
-        return Err(fault);
-    }
-    place.put(handle);
-    Ok(())
-}
-
-/// Posts an operation that flexcast_init() has made. FLEXCAST_ERROR_BUSY while it is under way; a second time only one
-/// that is persistent.
-///
-/// All ranks post the same operations of a communicator in the same order. From any thread; two threads that post to
-/// one communicator at a time need an order of their own.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn flexcast_post(request: *mut flexcast_request) -> flexcast_status {
-    call(|| {
-        let operation = handle::get::<Operation>(request)?;
-        // SAFETY: as the header asks of whoever made it.
-        unsafe { operation.post() }
-    })
-}
-
 /// Whether an operation is over (`done` becomes 1) or not (0); moves its communicator on. Once over, the status is the
-/// operation's own, and stays so until the request is posted again or freed.
+/// operation's own, and a request of flexcast_post() is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_test(request: *mut flexcast_request, done: *mut c_int) -> flexcast_status {
     call(|| {
         // SAFETY: null or a place for an int.
         let place = unsafe { out(done, "done") }?;
-        let outcome = handle::get::<Operation>(request)?.test()?;
+        let operation = handle::get::<Operation>(request)?;
+        let outcome = operation.test()?;
         place.put(outcome.is_some().into());
+        if outcome.is_some() {
+            operation.consume(request);
+        }
         outcome.flatten().map_or(Ok(()), Err)
     })
 }
 
-/// Fills `report`, of `size` = sizeof(flexcast_report) bytes, with what an operation did that is over.
+/// Fills `report`, of `size` = sizeof(flexcast_report) bytes, with what an operation did that is over. For a request of
+/// flexcast_post(): after flexcast_wait_for(), or in the callback, since flexcast_wait() and flexcast_test() free it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_request_report(
     request: *mut flexcast_request,
@@ -475,8 +430,8 @@ fn under_way(what: &str) -> Fault {
     Fault::new(FLEXCAST_ERROR_BUSY, format!("the operation is under way and {what}: test or wait until it is over"))
 }
 
-/// Frees the request of an operation that is over or was not posted. Refused (FLEXCAST_ERROR_BUSY) before: the card
-/// uses the memory.
+/// Frees a request of flexcast_prepare() that is not under way, or one of flexcast_post() that is over and was not
+/// freed by flexcast_wait() or flexcast_test(). Refused (FLEXCAST_ERROR_BUSY) before: the card uses the memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_request_free(request: *mut flexcast_request) -> flexcast_status {
     call(|| {

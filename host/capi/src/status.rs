@@ -29,7 +29,7 @@ pub enum flexcast_status {
     /// The process was forked from one that uses the library. Cards and connections are that one's: in this process
     /// every function that returns a status returns this one, and changes nothing, until it calls exec().
     FLEXCAST_ERROR_FORKED = 9,
-    /// No error: the library does not carry this operation, and the program uses its own. flexcast_init() says so
+    /// No error: the library does not carry this operation, and the program uses its own. flexcast_post() says so
     /// before anything is posted, and alike on all ranks.
     FLEXCAST_NOT_SUPPORTED = 10,
     /// The card or its library refused something, in a way that has no code of its own (117 to 122).
@@ -92,7 +92,7 @@ pub enum flexcast_status {
     /// An aggregator of sparse AllReduce that is no rank failed: the text names its address.
     FLEXCAST_ERROR_AGGREGATOR = 128,
     /// The operation has failed, on all ranks, because of a number that this rank contributed: it is beyond
-    /// `sparse_fixed_point`, infinite or not a number.
+    /// the setting `sparse.fixed_point`, infinite or not a number.
     FLEXCAST_ERROR_CONTRIBUTION = 129,
     /// The bytes of a buffer cannot be borrowed: a service process may still write to them.
     FLEXCAST_ERROR_LENT = 130,

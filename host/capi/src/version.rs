@@ -5,21 +5,12 @@ use std::ffi::{CStr, c_char};
 /// Version of this interface. A library of a version serves programs of all versions from 1 to its own: functions,
 /// codes and fields are added, and structures are told apart by their size. A change that programs do not survive would
 /// end in another name of the shared library than libflexcast.so.1.
-pub const FLEXCAST_ABI_VERSION: u32 = 2;
+pub const FLEXCAST_ABI_VERSION: u32 = 1;
 
 /// The library's version of the interface. A program checks that it is no less than FLEXCAST_ABI_VERSION of its header
 /// before anything else.
 #[unsafe(no_mangle)]
 pub extern "C" fn flexcast_abi_version() -> u32 {
-    // Programs that call it by this name were compiled with the header of version 1, and compare for equality. Others
-    // call the next one: see `MACROS` of `cargo xtask header`.
-    1
-}
-
-/// The same for programs of this header and later ones.
-/// cbindgen:ignore
-#[unsafe(no_mangle)]
-pub extern "C" fn flexcast_abi_version_2() -> u32 {
     FLEXCAST_ABI_VERSION
 }
 

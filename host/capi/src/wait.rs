@@ -38,19 +38,23 @@ fn wait(operation: &Arc<Operation>, most: Option<Duration>) -> Result<Option<Opt
     Ok(over)
 }
 
-/// Waits until an operation is over; the status is its own. It ends: every phase of an operation has its bound. The
-/// caller moves the communicator on and sleeps where it can, and the progress thread stays away meanwhile. Not to be
-/// called from a callback.
+/// Waits until an operation is over; the status is its own, and a request of flexcast_post() is freed. It ends: every
+/// phase of an operation has its bound. The caller moves the communicator on and sleeps where it can, and the progress
+/// thread stays away meanwhile. Not to be called from a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_wait(request: *mut flexcast_request) -> flexcast_status {
     call(|| {
-        let outcome = wait(&handle::get::<Operation>(request)?, None)?;
+        let operation = handle::get::<Operation>(request)?;
+        let outcome = wait(&operation, None)?;
+        operation.consume(request);
         outcome.flatten().map_or(Ok(()), Err)
     })
 }
 
-/// The same, `timeout_ns` nanoseconds at most, and a millisecond longer at worst: `done` becomes 1 if the operation is
-/// over, else 0, and then the status is FLEXCAST_OK. For loops that look at something else, too.
+/// Waits `timeout_ns` nanoseconds at most, and a millisecond longer at worst; FLEXCAST_NEVER: until it is over. `done`
+/// becomes 1 if the operation is over, else 0, and then the status is FLEXCAST_OK. The request is not freed: for its
+/// report (flexcast_request_report()), for loops that poll something else, too, and for several threads that wait for
+/// one request. flexcast_request_free() or flexcast_wait() frees it then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_wait_for(
     request: *mut flexcast_request,

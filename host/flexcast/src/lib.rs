@@ -83,8 +83,8 @@ pub use op::aggregation::Aggregation;
 pub use op::buffer::Buffer;
 pub use op::chain_mapping::ChainMapping;
 pub use op::config::{
-    Config, Control, MAX_CHUNK_BYTES, MAX_EAGER_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, Setting, SettingValue,
-    ThreadOptions,
+    Config, Control, MAX_CHUNK_BYTES, MAX_EAGER_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, Setting, SettingError,
+    SettingValue, ThreadOptions,
 };
 pub use op::decision::{Decision, LostMulticast};
 pub use op::outcome::{Done, Failed, Outcome};

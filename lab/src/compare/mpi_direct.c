@@ -53,8 +53,7 @@ int MPI_Finalize(void)
 static int done(flexcast_status status, flexcast_request **request)
 {
     check(status);
-    check(flexcast_wait(*request));
-    return check(flexcast_request_free(*request));
+    return check(flexcast_wait(*request));
 }
 
 int MPI_Barrier(MPI_Comm of)

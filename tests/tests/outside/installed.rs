@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use flexcast_tests::examples::{Rank, compiler, free_tcp_port};
+use flexcast_tests::examples::{Rank, compiler, declared_functions, free_tcp_port};
 use flexcast_tests::harness::skipped;
 use flexcast_tests::libs::libraries;
 use flexcast_tests::tree::xtask;
@@ -18,52 +18,53 @@ use object::{LittleEndian, elf};
 const BOUND: Duration = Duration::from_secs(120);
 const STRICT: [&str; 6] = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wredundant-decls", "-Werror"];
 
-/// What programs of version 1 of the interface were linked with.
-const VERSION_1: [&str; 44] = [
+/// What programs of version 1 of the interface are linked with.
+const VERSION_1: [&str; 45] = [
     "flexcast_abi_version",
-    "flexcast_allgather",
-    "flexcast_allgatherv",
-    "flexcast_allgatherv_displaced",
-    "flexcast_allreduce",
-    "flexcast_alltoall",
-    "flexcast_alltoallv",
-    "flexcast_barrier",
+    "flexcast_bootstrap_allgather",
     "flexcast_bootstrap_callback",
     "flexcast_bootstrap_environment",
     "flexcast_bootstrap_free",
     "flexcast_bootstrap_rank",
+    "flexcast_bootstrap_store",
     "flexcast_bootstrap_tcp",
-    "flexcast_broadcast",
     "flexcast_buffer_invalidate",
     "flexcast_cancel",
     "flexcast_card_close",
     "flexcast_card_datapath",
     "flexcast_card_open",
+    "flexcast_card_open_begin",
     "flexcast_card_options_default",
+    "flexcast_card_test",
+    "flexcast_comm_card",
     "flexcast_comm_control",
     "flexcast_comm_create",
+    "flexcast_comm_create_begin",
+    "flexcast_comm_event_fd",
     "flexcast_comm_free",
     "flexcast_comm_rank",
     "flexcast_comm_split",
+    "flexcast_comm_split_begin",
     "flexcast_comm_stats",
+    "flexcast_comm_test",
     "flexcast_config_default",
     "flexcast_config_set",
-    "flexcast_gather",
-    "flexcast_gatherv",
+    "flexcast_init",
     "flexcast_last_error",
+    "flexcast_log",
+    "flexcast_post",
+    "flexcast_prepare",
     "flexcast_progress",
-    "flexcast_reduce",
-    "flexcast_reduce_scatter",
-    "flexcast_reduce_scatter_block",
+    "flexcast_progress_for",
     "flexcast_register",
     "flexcast_request_free",
     "flexcast_request_report",
-    "flexcast_scatter",
-    "flexcast_scatterv",
+    "flexcast_start",
     "flexcast_strerror",
     "flexcast_test",
     "flexcast_version",
     "flexcast_wait",
+    "flexcast_wait_for",
 ];
 
 /// What pkg-config says of the library installed below `prefix`; `None` where there is no pkg-config.
@@ -87,14 +88,6 @@ fn build(prefix: &Path, compiler: &str, source: &str, more: &[String]) -> Option
     let output = command.output().expect("the compiler starts");
     assert!(output.status.success(), "{source}:\n{}", String::from_utf8_lossy(&output.stderr));
     Some(program)
-}
-
-/// Functions that the header declares.
-fn declared(header: &Path) -> BTreeSet<String> {
-    let text = std::fs::read_to_string(header).expect("the header");
-    let lines = text.lines().filter(|line| !line.trim_start().starts_with(['*', '/', '#']));
-    let names = lines.filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next());
-    names.filter(|name| name.starts_with("flexcast_")).map(str::to_owned).collect()
 }
 
 /// The name that programs keep of the library, and what it exports with which version.
@@ -154,8 +147,7 @@ fn with_cmake(prefix: &Path, scratch: &Path) {
     let output = cmake(&["--build".as_ref(), build.as_ref()]).expect("as above");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for name in ["with-flexcast", "with-flexcast-static"] {
-        // Without an image it tells how it is used.
-        let output = Command::new(build.join(name)).output().expect("it starts");
+        let output = Command::new(build.join(name)).args(["one", "two"]).output().expect("it starts");
         assert!(String::from_utf8_lossy(&output.stderr).starts_with("usage: "), "{output:?}");
     }
 }
@@ -186,15 +178,16 @@ fn a_program_is_built_with_pkg_config_and_runs_wherever_the_folder_is() {
         assert!(std::fs::read(installed).ok() == Some(image_bytes(image)), "{image}");
     }
 
-    // The name, and every function of the header with a version: those of the first one are what they were, and all
-    // others came with the second.
+    // The name, and every function of the header with a version.
     let (soname, exported) = exports(&lib.join("libflexcast.so.1"));
     assert_eq!(soname, "libflexcast.so.1");
-    let version = |name: &str| if VERSION_1.contains(&name) { "FLEXCAST_1" } else { "FLEXCAST_2" };
-    let mut names: BTreeSet<_> = declared(&header);
-    assert!(VERSION_1.iter().all(|name| names.contains(*name)), "a function of version 1 is gone: {names:?}");
-    names.insert("flexcast_abi_version_2".to_owned());
-    let mut wanted: BTreeSet<_> = names.into_iter().map(|name| (name.clone(), version(&name).to_owned())).collect();
+    let declared = declared_functions(&std::fs::read_to_string(&header).expect("the header"));
+    assert_eq!(
+        declared.into_iter().collect::<BTreeSet<_>>(),
+        set(&VERSION_1),
+        "a function of version 1 is gone, or another is of no version"
+    );
+    let mut wanted: BTreeSet<_> = VERSION_1.iter().map(|name| ((*name).to_owned(), "FLEXCAST_1".to_owned())).collect();
     // The nodes themselves.
     wanted.extend(exported.iter().filter(|(name, _)| name.starts_with("FLEXCAST_")).cloned());
     assert_eq!(exported, wanted);
@@ -208,18 +201,23 @@ fn a_program_is_built_with_pkg_config_and_runs_wherever_the_folder_is() {
     assert!(Path::new(&sparse[0]).is_file(), "{sparse:?}");
     let version = pkg_config(&moved, &["--modversion"]).expect("as above");
     assert_eq!(version, [env!("CARGO_PKG_VERSION")]);
-    let example = build(&moved, compiler, "examples/c/allgather.c", &[]).expect("as above");
-    // Over Ethernet it needs no firmware.
-    let store = format!("127.0.0.1:{}", free_tcp_port());
-    let start = |rank: &str| {
-        let mut command = Command::new(&example);
-        command.env("FLEXCAST_RANK", rank).env("FLEXCAST_SIZE", "2").env("FLEXCAST_STORE", &store);
-        command.env("FLEXCAST_INTERFACE", "lo").env("LD_LIBRARY_PATH", moved.join("lib"));
-        Rank::start(&mut command, scratch.path(), &format!("example-{rank}"))
-    };
-    for mut rank in ["0", "1"].map(start) {
-        let (success, text) = rank.end(BOUND);
-        assert!(success && text.contains("allgather of 100003 bytes per rank equal"), "{text}");
+    for (source, said) in [
+        ("examples/c/allgather.c", "allgather of 100003 bytes per rank equal"),
+        ("examples/c/smallest.c", " of 2 has gathered 0 to 1\n"),
+    ] {
+        let example = build(&moved, compiler, source, &[]).expect("as above");
+        // Over Ethernet it needs no firmware.
+        let store = format!("127.0.0.1:{}", free_tcp_port());
+        let start = |rank: &str| {
+            let mut command = Command::new(&example);
+            command.env("FLEXCAST_RANK", rank).env("FLEXCAST_SIZE", "2").env("FLEXCAST_STORE", &store);
+            command.env("FLEXCAST_INTERFACE", "lo").env("LD_LIBRARY_PATH", moved.join("lib"));
+            Rank::start(&mut command, scratch.path(), &format!("example-{rank}"))
+        };
+        for mut rank in ["0", "1"].map(start) {
+            let (success, text) = rank.end(BOUND);
+            assert!(success && text.contains(said), "{text}");
+        }
     }
     let program = build(&moved, compiler, "tests/c/capi.c", &["-lpthread".to_owned()]).expect("as above");
     let run = |program: &Path, name: &str, search: &Path| {
@@ -249,4 +247,18 @@ fn a_program_is_built_with_pkg_config_and_runs_wherever_the_folder_is() {
     let more: Vec<String> = ["-lpthread".to_owned()].into_iter().chain(system).collect();
     let program = build(&moved, compiler, "tests/c/capi.c", &more).expect("as above");
     run(&program, "static", Path::new(""));
+}
+
+/// The program that the documents show is the one that is compiled and run.
+#[test]
+fn the_smallest_program_is_the_one_of_the_documents() {
+    let read = |path: &str| std::fs::read_to_string(workspace_root().join(path)).expect("a file");
+    let (_, program) = read("examples/c/smallest.c")
+        .split_once("*/\n#include")
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .expect("a comment");
+    assert!(
+        read("docs/embed.md").contains(&format!("```c\n#include{program}```")),
+        "docs/embed.md shows another program"
+    );
 }

@@ -21,7 +21,7 @@ use crate::op::stream::Transport;
 use crate::op::tuning::Tuning;
 use crate::op::units::ThreadPlacement;
 
-pub use settings::{Setting, SettingValue};
+pub use settings::{Setting, SettingError, SettingValue};
 
 /// Bytes in front of the payload of a datagram in its staging slot.
 pub(crate) const GRH_BYTES: u32 = 40;

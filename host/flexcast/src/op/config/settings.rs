@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 use std::ffi::OsString;
+use std::fmt;
 use std::time::Duration;
 
 use super::{Config, Control, ThreadOptions};
 use crate::error::{Error, Result};
 use crate::op::aggregation::Aggregation;
 use crate::op::selection::Selection;
+use crate::op::service_options::NAMES;
 use crate::op::stream::Transport;
 use crate::op::units::ThreadPlacement;
 
@@ -17,6 +19,7 @@ pub struct Setting {
     name: &'static str,
     variable: Option<&'static str>,
     takes: Takes,
+    datapaths: &'static [&'static str],
 }
 
 /// What a setting takes.
@@ -60,13 +63,130 @@ const ANY: Takes = Takes::Whole(0, u32::MAX as u64);
 const LARGE: Takes = Takes::Whole(0, u64::MAX);
 const BYTE: Takes = Takes::Whole(0, 255);
 
+const DPA: &[&str] = &["dpa"];
+const RDMA: &[&str] = &["dpa", "verbs"];
+
 const fn setting(name: &'static str, variable: &'static str, takes: Takes) -> Setting {
-    Setting { name, variable: Some(variable), takes }
+    Setting { name, variable: Some(variable), takes, datapaths: &[] }
 }
 
 /// A setting of service processes: [`ServiceOptions::from_env`](crate::ServiceOptions::from_env) reads the variables.
 const fn service(name: &'static str, takes: Takes) -> Setting {
-    Setting { name, variable: None, takes }
+    Setting { name, variable: None, takes, datapaths: RDMA }
+}
+
+/// Variables of the settings of service processes.
+const SERVICE_VARIABLES: [(&str, &str); 5] = [
+    ("service.endpoints", "FLEXCAST_SERVICE"),
+    ("service.secret", "FLEXCAST_SERVICE_SECRET"),
+    ("service.processes", "FLEXCAST_SERVICE_PROCESSES"),
+    ("service.delivery", "FLEXCAST_SERVICE_DELIVERY"),
+    ("service.bound_keys", "FLEXCAST_SERVICE_KEYS"),
+];
+
+/// Options of cards, which a communicator does not take: name, variable, and the datapath they belong to, if it is one.
+const CARD_OPTIONS: [(&str, &str, &str); 14] = [
+    ("datapath", "FLEXCAST_DATAPATH", ""),
+    ("libraries", "FLEXCAST_LIBRARIES", ""),
+    ("memory_watch", "FLEXCAST_MEMORY_WATCH", ""),
+    ("device", "FLEXCAST_DEVICE", ""),
+    ("firmware", "FLEXCAST_FIRMWARE", "dpa"),
+    ("sparse_firmware", "FLEXCAST_SPARSE_FIRMWARE", ""),
+    ("interface", "FLEXCAST_INTERFACE", "udp"),
+    ("group", "FLEXCAST_GROUP", "udp"),
+    ("port", "FLEXCAST_PORT", "udp"),
+    ("ttl", "FLEXCAST_TTL", "udp"),
+    ("socket_buffer", "FLEXCAST_SOCKET_BUFFER", "udp"),
+    ("shm", "FLEXCAST_SHM", "udp"),
+    ("gso", "FLEXCAST_GSO", "udp"),
+    ("tuning", "FLEXCAST_TUNING", "udp"),
+];
+
+/// Why a setting is refused that was given by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SettingError {
+    /// There is none of this name.
+    Unknown {
+        /// The name.
+        name: String,
+        /// The value.
+        value: String,
+        /// The name that is most like it.
+        nearest: &'static str,
+    },
+    /// It is an option of the card.
+    OfCard {
+        /// The name.
+        name: String,
+        /// The value.
+        value: String,
+        /// The variable that sets it.
+        variable: &'static str,
+        /// The datapath that has it; none if not one alone.
+        datapath: Option<&'static str>,
+    },
+    /// The card's datapath has no use for it.
+    OfOtherDatapath {
+        /// The name.
+        name: &'static str,
+        /// The value.
+        value: String,
+        /// The card's datapath.
+        datapath: &'static str,
+        /// Those that use it.
+        datapaths: &'static [&'static str],
+    },
+    /// It cannot have the value.
+    Value {
+        /// The name.
+        name: &'static str,
+        /// The value.
+        value: String,
+        /// What it may be.
+        limit: Cow<'static, str>,
+    },
+}
+
+impl fmt::Display for SettingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown { name, value, nearest } => {
+                write!(f, "there is no setting {name:?} (value {value:?}): the nearest name is {nearest:?}")
+            }
+            Self::OfCard { name, value, variable, datapath } => {
+                write!(f, "{name} (value {value:?}) is an option of the card")?;
+                if let Some(datapath) = datapath {
+                    write!(f, " with the datapath {datapath}")?;
+                }
+                write!(f, ": give it when the card is opened, or by the variable {variable}")
+            }
+            Self::OfOtherDatapath { name, value, datapath, datapaths } => {
+                let names = datapaths.join(" or ");
+                write!(
+                    f,
+                    "{name} is {value:?}: the card's datapath is {datapath}, which does not use it; leave it out, or \
+                     open the card with the datapath {names}"
+                )
+            }
+            Self::Value { name, value, limit } => write!(f, "{name} is {value:?}: must be {limit}"),
+        }
+    }
+}
+
+impl std::error::Error for SettingError {}
+
+/// Letters to insert, delete or replace to make one name the other.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (above, left) in one.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], above + 1);
+        for (at, right) in other.bytes().enumerate() {
+            let next = (diagonal + usize::from(left != right)).min(row[at] + 1).min(row[at + 1] + 1);
+            diagonal = std::mem::replace(&mut row[at + 1], next);
+        }
+    }
+    row[other.len()]
 }
 
 impl Setting {
@@ -74,20 +194,20 @@ impl Setting {
     pub const ALL: &'static [Self] = &[
         setting("chunk_bytes", "FLEXCAST_CHUNK_BYTES", ANY),
         setting("subgroups", "FLEXCAST_SUBGROUPS", ANY),
-        setting("receive_threads", "FLEXCAST_RECEIVE_THREADS", ANY),
-        setting("send_threads", "FLEXCAST_SEND_THREADS", ANY),
-        setting("placement", "FLEXCAST_PLACEMENT", Takes::Word(&[PLACEMENTS[0].0, PLACEMENTS[1].0])),
-        setting("slots", "FLEXCAST_SLOTS", ANY),
-        setting("receive_batch", "FLEXCAST_RECEIVE_BATCH", ANY),
-        setting("send_batch", "FLEXCAST_SEND_BATCH", ANY),
-        setting("send_depth", "FLEXCAST_SEND_DEPTH", ANY),
-        setting("budget", "FLEXCAST_BUDGET", ANY),
+        setting("receive_threads", "FLEXCAST_RECEIVE_THREADS", ANY).of(DPA),
+        setting("send_threads", "FLEXCAST_SEND_THREADS", ANY).of(DPA),
+        setting("placement", "FLEXCAST_PLACEMENT", Takes::Word(&[PLACEMENTS[0].0, PLACEMENTS[1].0])).of(RDMA),
+        setting("slots", "FLEXCAST_SLOTS", ANY).of(RDMA),
+        setting("receive_batch", "FLEXCAST_RECEIVE_BATCH", ANY).of(DPA),
+        setting("send_batch", "FLEXCAST_SEND_BATCH", ANY).of(RDMA),
+        setting("send_depth", "FLEXCAST_SEND_DEPTH", ANY).of(RDMA),
+        setting("budget", "FLEXCAST_BUDGET", ANY).of(RDMA),
         setting("psn_bits", "FLEXCAST_PSN_BITS", ANY),
         setting("chains", "FLEXCAST_CHAINS", ANY),
         setting("lookahead_chunks", "FLEXCAST_LOOKAHEAD_CHUNKS", ANY),
-        setting("retry_exponent", "FLEXCAST_RETRY_EXPONENT", Takes::Whole(0, 31)),
-        setting("data_class", "FLEXCAST_DATA_CLASS", BYTE),
-        setting("control_class", "FLEXCAST_CONTROL_CLASS", BYTE),
+        setting("retry_exponent", "FLEXCAST_RETRY_EXPONENT", Takes::Whole(0, 31)).of(RDMA),
+        setting("data_class", "FLEXCAST_DATA_CLASS", BYTE).of(RDMA),
+        setting("control_class", "FLEXCAST_CONTROL_CLASS", BYTE).of(RDMA),
         setting("max_receive_bytes", "FLEXCAST_MAX_RECEIVE_BYTES", LARGE),
         setting("link_gbit_per_s", "FLEXCAST_LINK_GBIT_PER_S", LARGE),
         setting("barrier_ns", "FLEXCAST_BARRIER_NS", LARGE),
@@ -95,8 +215,8 @@ impl Setting {
         setting("cutoff_slack_ns", "FLEXCAST_CUTOFF_SLACK_NS", LARGE),
         setting("barrier_timeout_ns", "FLEXCAST_BARRIER_TIMEOUT_NS", LARGE),
         setting("recovery_timeout_ns", "FLEXCAST_RECOVERY_TIMEOUT_NS", LARGE),
-        setting("packet_lifetime_ns", "FLEXCAST_PACKET_LIFETIME_NS", LARGE),
-        setting("cache_bytes", "FLEXCAST_CACHE_BYTES", LARGE),
+        setting("packet_lifetime_ns", "FLEXCAST_PACKET_LIFETIME_NS", LARGE).of(RDMA),
+        setting("cache_bytes", "FLEXCAST_CACHE_BYTES", LARGE).of(RDMA),
         setting("transport", "FLEXCAST_TRANSPORT", Takes::Word(&[TRANSPORTS[0].name(), TRANSPORTS[1].name()])),
         setting(
             "control",
@@ -115,7 +235,7 @@ impl Setting {
                 ALGORITHMS[5].0,
             ]),
         ),
-        setting("restarts", "FLEXCAST_RESTARTS", SWITCH),
+        setting("restarts", "FLEXCAST_RESTARTS", SWITCH).of(RDMA),
         setting("reproducible", "FLEXCAST_REPRODUCIBLE", SWITCH),
         service("service.endpoints", Takes::Text),
         service("service.secret", Takes::Text),
@@ -136,10 +256,62 @@ impl Setting {
         setting("sparse.fixed_point", "FLEXCAST_SPARSE_FIXED_POINT", Takes::Real),
     ];
 
-    /// The setting of this name; none if there is none.
+    /// The setting of this name, or of this variable; none if there is none.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
-        Self::ALL.iter().find(|setting| setting.name == name)
+        let of_service = SERVICE_VARIABLES.iter().find(|(_, variable)| *variable == name).map(|(name, _)| *name);
+        Self::ALL
+            .iter()
+            .find(|setting| setting.name == name || setting.variable == Some(name) || of_service == Some(setting.name))
+    }
+
+    /// The setting of this name or variable, with a value that it can have.
+    ///
+    /// # Errors
+    /// There is none of this name, it is an option of cards, or it cannot have the value.
+    pub fn find<'t>(
+        name: &str,
+        value: &'t str,
+    ) -> std::result::Result<(&'static Self, SettingValue<'t>), SettingError> {
+        let setting = Self::named(name).ok_or_else(|| Self::unknown(name, value))?;
+        let refused = |limit| SettingError::Value { name: setting.name, value: value.to_owned(), limit };
+        Ok((setting, setting.parse(value).map_err(refused)?))
+    }
+
+    fn unknown(name: &str, value: &str) -> SettingError {
+        let plain = name.strip_prefix("FLEXCAST_").unwrap_or(name).to_ascii_lowercase();
+        let (name, value) = (name.to_owned(), value.to_owned());
+        if let Some((_, variable, datapath)) = CARD_OPTIONS.iter().find(|(option, ..)| *option == plain) {
+            let datapath = Some(*datapath).filter(|datapath| !datapath.is_empty());
+            return SettingError::OfCard { name, value, variable, datapath };
+        }
+        // A name of any length has at most so much to compare.
+        let plain: String = plain.chars().take(64).collect();
+        let nearest = Self::ALL.iter().min_by_key(|setting| distance(&plain, setting.name));
+        SettingError::Unknown { name, value, nearest: nearest.map_or("", |setting| setting.name) }
+    }
+
+    /// The datapaths that use it, by [`DatapathKind::name`](crate::DatapathKind::name); empty: all.
+    #[must_use]
+    pub const fn datapaths(&self) -> &'static [&'static str] {
+        self.datapaths
+    }
+
+    /// Refuses a value that a card of this datapath would not use.
+    ///
+    /// # Errors
+    /// [`SettingError::OfOtherDatapath`].
+    pub fn check_datapath(&self, value: &str, datapath: &'static str) -> std::result::Result<(), SettingError> {
+        if self.datapaths.is_empty() || self.datapaths.contains(&datapath) {
+            return Ok(());
+        }
+        let (name, value, datapaths) = (self.name, value.to_owned(), self.datapaths);
+        Err(SettingError::OfOtherDatapath { name, value, datapath, datapaths })
+    }
+
+    /// The same setting, of some datapaths alone.
+    const fn of(self, datapaths: &'static [&'static str]) -> Self {
+        Self { datapaths, ..self }
     }
 
     /// Its name: that of the field of [`Config`], or with `service.` or `sparse.` before it.
@@ -214,12 +386,30 @@ impl Setting {
 impl Config {
     /// Takes what the variables of all settings say; of service processes nothing.
     pub(super) fn take_variables(&mut self, read: impl Fn(&str) -> Option<OsString>) -> Result<()> {
-        Setting::read_variables(read, |setting, value| match value {
-            SettingValue::Word(at) => self.take_word(setting.name, at),
-            SettingValue::Whole(number) => self.take_number(setting.name, number),
-            SettingValue::Real(number) => self.sparse_fixed_point = Some(number).filter(|number| *number > 0.0),
-            SettingValue::Text(text) => self.aggregators = Self::aggregators_of(text),
-        })
+        Setting::read_variables(read, |setting, value| self.take(setting, value))
+    }
+
+    /// Takes a setting by its name, such as `chunk_bytes` or `service.endpoints`, or by its variable.
+    ///
+    /// # Errors
+    /// There is no such setting, or it cannot have the value.
+    pub fn set(&mut self, name: &str, value: &str) -> std::result::Result<(), SettingError> {
+        let (setting, value) = Setting::find(name, value)?;
+        self.take(setting, value);
+        Ok(())
+    }
+
+    fn take(&mut self, setting: &Setting, value: SettingValue<'_>) {
+        let list = |text: &str| text.split(',').map(|one| one.trim().to_owned()).collect();
+        match (value, setting.name) {
+            (SettingValue::Word(at), "service.delivery") => self.service.delivery = NAMES[at].0,
+            (SettingValue::Word(at), name) => self.take_word(name, at),
+            (SettingValue::Whole(number), name) => self.take_number(name, number),
+            (SettingValue::Real(number), _) => self.sparse_fixed_point = Some(number).filter(|number| *number > 0.0),
+            (SettingValue::Text(text), "service.endpoints") => self.service.endpoints = list(text),
+            (SettingValue::Text(text), "service.secret") => self.service.secret = text.into(),
+            (SettingValue::Text(text), _) => self.aggregators = Self::aggregators_of(text),
+        }
     }
 
     fn take_word(&mut self, name: &str, at: usize) {
@@ -268,6 +458,11 @@ impl Config {
             "recovery_timeout_ns" => self.recovery_timeout = or(self.recovery_timeout),
             "packet_lifetime_ns" => self.packet_lifetime = time,
             "cache_bytes" => self.cache_bytes = number,
+            "service.connect_ns" => self.service.connect = or(self.service.connect),
+            "service.operation_ns" => self.service.operation = or(self.service.operation),
+            "service.processes" => self.service.processes = short,
+            "service.buffers" => self.service.buffers = short,
+            "service.bound_keys" => self.service.bound_keys = short,
             "progress_cpu" => {
                 if let Some(thread) = &mut self.progress_thread {
                     thread.cpu = Some(short).filter(|cpu| *cpu < u32::MAX);
@@ -344,6 +539,65 @@ mod tests {
             let text = crate::carrier::card::Card::udp(&options.interface("lo")).map(drop).unwrap_err().to_string();
             assert!(text.ends_with(said), "{text}");
         }
+    }
+
+    #[test]
+    fn settings_by_name_are_those_of_the_variables() {
+        let mut config = Config::default();
+        for (name, value) in [("slots", "1024"), ("FLEXCAST_CHUNK_BYTES", "1024"), ("service.delivery", "flat")] {
+            config.set(name, value).unwrap();
+        }
+        assert_eq!((config.slots, config.chunk_bytes), (1024, 1024));
+        assert_eq!(config.service.delivery, crate::ServiceDelivery::Flat);
+        for (name, value) in [
+            ("service.endpoints", "a:1, b:2"),
+            ("FLEXCAST_SERVICE_SECRET", "file"),
+            ("service.connect_ns", "7"),
+            ("service.operation_ns", "0"),
+            ("service.processes", "9"),
+            ("service.buffers", "10"),
+            ("FLEXCAST_SERVICE_KEYS", "0"),
+        ] {
+            config.set(name, value).unwrap();
+        }
+        let service = &config.service;
+        assert_eq!((&*service.endpoints, service.secret.to_str()), (&["a:1".into(), "b:2".into()][..], Some("file")));
+        assert_eq!((service.connect, service.operation), (Duration::from_nanos(7), Duration::from_secs(60)));
+        assert_eq!((service.processes, service.buffers, service.bound_keys), (9, 10, 0));
+        // Each has a place.
+        for setting in Setting::ALL {
+            let value = match setting.takes {
+                Takes::Word(words) => words[0],
+                Takes::Whole(..) | Takes::Real => "1",
+                Takes::Text => "x",
+            };
+            config.set(setting.name, value).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_refused_with_the_next_step() {
+        let refused = |name, value| Config::default().set(name, value).unwrap_err().to_string();
+        assert_eq!(refused("slot", "8"), "there is no setting \"slot\" (value \"8\"): the nearest name is \"slots\"");
+        assert!(refused("FLEXCAST_CONTROLS", "x").ends_with("the nearest name is \"control\""));
+        assert!(refused("", "").contains("the nearest name is "));
+        let long = "é".repeat(100_000);
+        assert!(Config::default().set(&long, "x").is_err());
+        assert_eq!(
+            refused("ttl", "3"),
+            "ttl (value \"3\") is an option of the card with the datapath udp: give it when the card is opened, or by \
+             the variable FLEXCAST_TTL"
+        );
+        assert!(refused("FLEXCAST_DEVICE", "mlx5_0").contains("is an option of the card: give it"));
+        assert_eq!(refused("control", "card"), "control is \"card\": must be one of host, device, service");
+        let slots = Setting::named("slots").unwrap();
+        assert_eq!(slots.check_datapath("8", "verbs"), Ok(()));
+        assert_eq!(
+            slots.check_datapath("8", "udp").unwrap_err().to_string(),
+            "slots is \"8\": the card's datapath is udp, which does not use it; leave it out, or open the card with the \
+             datapath dpa or verbs"
+        );
+        assert_eq!(Setting::named("chunk_bytes").unwrap().check_datapath("8", "udp"), Ok(()));
     }
 
     #[test]
