@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static flexcast_card *card;
-static flexcast_bootstrap *bootstrap;
 static flexcast_comm *comm;
 
 static int check(flexcast_status status)
@@ -27,25 +25,18 @@ static int exchange(void *user, const void *own, size_t bytes, void *all)
 
 int MPI_Init(int *argc, char ***argv)
 {
-    flexcast_card_options options;
-    flexcast_config config;
-    int rank, size, code = PMPI_Init(argc, argv);
+    flexcast_init_options options = {.size = sizeof options, .exchange = exchange};
+    int code = PMPI_Init(argc, argv);
     if (code != MPI_SUCCESS)
         return code;
-    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    PMPI_Comm_size(MPI_COMM_WORLD, &size);
-    check(flexcast_card_options_default(&options, sizeof options));
-    check(flexcast_card_open(&options, &card));
-    check(flexcast_bootstrap_callback(exchange, NULL, rank, size, &bootstrap));
-    check(flexcast_config_default(&config, sizeof config));
-    return check(flexcast_comm_create(card, bootstrap, &config, &comm));
+    PMPI_Comm_rank(MPI_COMM_WORLD, &options.rank);
+    PMPI_Comm_size(MPI_COMM_WORLD, &options.ranks);
+    return check(flexcast_init(&options, &comm));
 }
 
 int MPI_Finalize(void)
 {
     check(flexcast_comm_free(comm));
-    check(flexcast_bootstrap_free(bootstrap));
-    check(flexcast_card_close(card));
     return PMPI_Finalize();
 }
 
