@@ -452,23 +452,23 @@ impl Config {
     /// # Errors
     /// [`Error::Config`] names the setting and the card that has it.
     pub(crate) fn check_without_dpa(&self, defaults: &Self, carrier: &str) -> Result<()> {
-        let settings: [(&'static str, fn(&Self) -> u64); 5] = [
-            ("receive_threads", |config| config.receive_threads.into()),
-            ("send_threads", |config| config.send_threads.into()),
-            ("placement", |config| config.placement as u64),
-            ("budget", |config| config.budget.into()),
-            ("cache_bytes", |config| config.cache_bytes),
-        ];
         let general = Self::default();
-        let is_changed = |of: fn(&Self) -> u64| of(self) != of(defaults) && of(self) != of(&general);
-        match settings.into_iter().find(|(_, of)| is_changed(*of)) {
-            None => Ok(()),
-            Some((what, of)) => {
+        let three = |of: &dyn Fn(&Self) -> u64| [of(self), of(defaults), of(&general)];
+        let settings = [
+            ("receive_threads", three(&|config| config.receive_threads.into())),
+            ("send_threads", three(&|config| config.send_threads.into())),
+            ("placement", three(&|config| config.placement as u64)),
+            ("budget", three(&|config| config.budget.into())),
+            ("cache_bytes", three(&|config| config.cache_bytes)),
+        ];
+        for (what, [value, default, general]) in settings {
+            if value != default && value != general {
                 let limit =
                     format!("left out {carrier}: it is a setting of cards whose DPA has the datapath (Card::open)");
-                Err(Error::Config { what, value: of(self), limit })
+                return Err(Error::Config { what, value, limit });
             }
         }
+        Ok(())
     }
 
     /// The same with `subgroups` subgroups, as many receive threads, and two send threads, or one if there are fewer
