@@ -893,9 +893,9 @@ typedef enum {
    */
   FLEXCAST_ERROR_BROKEN = 113,
   /**
-   * A request of another communicator.
+   * A request whose outcome has been given before.
    */
-  FLEXCAST_ERROR_FOREIGN_REQUEST = 114,
+  FLEXCAST_ERROR_REQUEST_OVER = 114,
   /**
    * An error of a later version of the library inside.
    */

@@ -60,8 +60,8 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_FAILED = 112,
     /// The communicator cannot be used any more: an operation has failed before.
     FLEXCAST_ERROR_BROKEN = 113,
-    /// A request of another communicator.
-    FLEXCAST_ERROR_FOREIGN_REQUEST = 114,
+    /// A request whose outcome has been given before.
+    FLEXCAST_ERROR_REQUEST_OVER = 114,
     /// An error of a later version of the library inside.
     FLEXCAST_ERROR_OTHER = 115,
     /// The card has not what the configuration asks for.
@@ -130,7 +130,7 @@ const TEXTS: [(flexcast_status, &CStr); 43] = [
     (FLEXCAST_ERROR_SPACE, c"the receive space cannot be laid out"),
     (FLEXCAST_ERROR_FAILED, c"the operation has failed on all ranks"),
     (FLEXCAST_ERROR_BROKEN, c"the communicator cannot be used any more"),
-    (FLEXCAST_ERROR_FOREIGN_REQUEST, c"a request of another communicator"),
+    (FLEXCAST_ERROR_REQUEST_OVER, c"the outcome of the request has been given before"),
     (FLEXCAST_ERROR_OTHER, c"an error without a code of its own"),
     (FLEXCAST_ERROR_UNSUPPORTED, c"the card has not what the configuration asks for"),
     (FLEXCAST_ERROR_NOT_INSTALLED, c"the libraries of the card are not installed"),
@@ -174,7 +174,7 @@ impl flexcast_status {
             Error::Lent { .. } => FLEXCAST_ERROR_LENT,
             Error::Broken { .. } => FLEXCAST_ERROR_BROKEN,
             Error::ProgressThread { .. } => FLEXCAST_ERROR_PROGRESS_THREAD,
-            Error::RequestOver { .. } => FLEXCAST_ERROR_FOREIGN_REQUEST,
+            Error::RequestOver { .. } => FLEXCAST_ERROR_REQUEST_OVER,
             Error::Interface { .. } => FLEXCAST_ERROR_INTERFACE,
             Error::Socket { .. } => FLEXCAST_ERROR_SOCKET,
             Error::Variable { .. } => FLEXCAST_ERROR_VARIABLE,

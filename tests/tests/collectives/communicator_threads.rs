@@ -235,7 +235,7 @@ fn a_future_ends_by_whoever_makes_progress() {
             let Poll::Ready(Err(over)) = future.as_mut().poll(&mut Context::from_waker(&waker)) else {
                 panic!("told twice");
             };
-            told(&over.error, &["or over", "once"]);
+            told(&over.error, &["is over", "again"]);
         }
         assert_eq!(woken.load(Ordering::Relaxed), 2, "each is woken once");
     });
