@@ -395,7 +395,7 @@ static void world(void)
     OK(flexcast_config_default(&config, sizeof config));
     OK(flexcast_config_set(&config, "slots", "1024"));
     given.config = &config;
-    REFUSED(flexcast_init(&given, &comm), FLEXCAST_ERROR_CONFIG, "which does not use it");
+    REFUSED(flexcast_init(&given, &comm), FLEXCAST_ERROR_CONFIG, "only cards with dpa or verbs use it");
     given.config = NULL;
     OK(flexcast_init(&given, &comm));
     OK(flexcast_comm_rank(comm, &rank, &size));

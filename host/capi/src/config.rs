@@ -265,9 +265,8 @@ mod tests {
         assert_eq!((made.subgroups, made.receive_threads, made.send_threads), (8, 8, 3));
         assert_eq!((made.control, &*made.service.endpoints), (Control::Service, &["a:1".into(), "b:2".into()][..]));
         let fault = config.complete(Config::default(), "udp").unwrap_err();
-        let told =
-            "the card's datapath is udp, which does not use it; leave it out, or open the card with the datapath dpa";
-        assert!(fault.status == FLEXCAST_ERROR_CONFIG && fault.text.contains(told), "{}", fault.text);
+        let reason = "must be left out with the datapath udp; only cards with dpa use it";
+        assert!(fault.status == FLEXCAST_ERROR_CONFIG && fault.text.contains(reason), "{}", fault.text);
         // What a program has written there.
         config.settings = [b'x' as c_char; FLEXCAST_SETTINGS_BYTES];
         let fault = config.complete(Config::default(), "dpa").unwrap_err();

@@ -20,7 +20,7 @@ use flexcast_proto::{Failure, PieceSet};
 
 use super::operation::{Exchange, Purpose};
 use super::protocol::Protocol;
-use super::{Admission, Engine, Operation, Operations, Posted, State};
+use super::{Admission, Engine, Operation, Operations, Posted};
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
 use crate::op::collective::Collective;
@@ -207,6 +207,10 @@ pub(crate) trait Carrier: Send + Sized + 'static {
         Ok(LetGo::Yes)
     }
 
+    /// An operation has failed, and its carrying has ended or is waited for no longer: what it has held besides its
+    /// buffers.
+    fn abandon(&mut self, _operation: &mut Operation<Self>) {}
+
     /// The error of an operation that has failed.
     fn error_of(
         &mut self,
@@ -238,10 +242,7 @@ pub(crate) trait Carrier: Send + Sized + 'static {
     /// # Errors
     /// Memory cannot be registered anew.
     fn end_exchange(&mut self, ops: &mut Operations<Self>, exchange: Exchange<Self>, _now_ps: u64) -> Result<Outcome> {
-        let Exchange { name, send, receive, state, report, .. } = exchange;
-        let State::Failed(failure) = state else { return Ok(Ok(Done { send, receive, report })) };
-        let error = self.error_of(ops, None, name, failure);
-        Ok(Err(Box::new(Failed { error, send, receive: Some(receive), report })))
+        Ok(exchange.into_outcome(|name, failure| self.error_of(ops, None, name, failure)))
     }
 
     /// When the engine is to advance next even if nothing comes; none if nothing is waited for.

@@ -81,13 +81,17 @@ impl<C: Carrier> Engine<C> {
         }
         let Some(mut operation) = self.ops.current.take() else { return Ok(false) };
         let name = operation.name();
+        self.carrier.abandon(&mut operation);
         let error = self.carrier.error_of(&mut self.ops, Some(&mut operation), name, failure);
         let Operation { request, send, receive, report, purpose, .. } = operation;
-        // Peers may hold its key: the next owner of these bytes gets another one. What cannot get one stays here.
+        // Peers may hold its key: the next owner of these bytes gets another one. A buffer that cannot get one is
+        // freed.
         let mut renew = |buffer: Buffer| match let_go {
-            LetGo::Yes => {
-                self.carrier.renew(buffer).inspect_err(|error| tracing::error!(%error, "a buffer is lost")).ok()
-            }
+            LetGo::Yes => self
+                .carrier
+                .renew(buffer)
+                .inspect_err(|error| tracing::error!(%error, "a buffer is freed instead of given back"))
+                .ok(),
             LetGo::NotYet | LetGo::Never => {
                 self.ops.lost.push(buffer);
                 None

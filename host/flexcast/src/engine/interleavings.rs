@@ -7,17 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Poll, Wake, Waker};
 use std::time::Duration;
 
-use flexcast_proto::{Cause, Disagreement, RankInfo};
+use flexcast_proto::RankInfo;
 use shuttle::thread;
 
-use super::{Admission, Core, Datapath, Posted, Task, Turns};
-use crate::error::Result;
+use super::staged::{NOW_PS, Staged};
+use super::{Core, Posted, Task, Turns};
 use crate::op::buffer::Buffer;
 use crate::op::collective::Collective;
 use crate::op::config::Config;
-use crate::op::outcome::{Done, Failed};
-use crate::op::report::{MessageCounts, Report};
-use crate::op::stream::Stream;
 use crate::sync::Arc;
 
 /// Orders that are tried of each test.
@@ -25,80 +22,15 @@ const ORDERS: usize = 3000;
 /// Longer than the checker's threads live.
 const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 
-/// A datapath that ends one operation each time that it is moved on.
-struct OneByOne {
-    core: Core,
-    taken: Vec<Posted<Task>>,
-}
-
-impl Datapath for OneByOne {
-    fn core(&self) -> &Core {
-        &self.core
-    }
-
-    fn core_mut(&mut self) -> &mut Core {
-        &mut self.core
-    }
-
-    fn now_ps(&self) -> u64 {
-        0
-    }
-
-    fn admission(&self) -> Admission {
-        let stream = Stream { subgroup: 0, peer: None };
-        Admission { registered: false, collectives: Ok(()), streams: vec![stream], psn_bits: 31, most_chunks: 1 }
-    }
-
-    fn is_free(&self) -> bool {
-        self.taken.is_empty()
-    }
-
-    fn start(&mut self, posted: Posted<Task>) -> std::result::Result<(), Box<Failed>> {
-        self.taken.push(posted);
-        Ok(())
-    }
-
-    fn take_on(&mut self, posted: Posted<Task>) -> std::result::Result<(), Box<Failed>> {
-        self.start(posted)
-    }
-
-    fn advance(&mut self) -> Result<bool> {
-        let Some(Posted { request, send, receive, .. }) = self.taken.pop() else { return Ok(false) };
-        self.core.requests.finish(request, Ok(Done { send, receive, report: Report::default() }));
-        Ok(true)
-    }
-
-    fn deadline_ps(&self) -> Option<u64> {
-        None
-    }
-
-    fn fail_here(&mut self, _: Cause) {}
-
-    fn disagreement(&self) -> Option<Disagreement> {
-        None
-    }
-
-    fn messages(&self) -> MessageCounts {
-        MessageCounts::default()
-    }
-
-    fn receive_statistics(&self) -> Result<flexcast_abi::Statistics> {
-        Ok(flexcast_abi::Statistics::default())
-    }
-
-    fn send_statistics(&self) -> Result<flexcast_abi::SendReport> {
-        Ok(flexcast_abi::SendReport::default())
-    }
-}
-
 fn turns() -> Arc<Turns> {
     let core = Core::new(RankInfo::new(0, 1).unwrap(), 1, Config::default());
-    Arc::new(Turns::new(Box::new(OneByOne { core, taken: Vec::new() })))
+    // It ends one operation each time that it is moved on.
+    Arc::new(Turns::new(Box::new(Staged::new(core, || Ok(1)))))
 }
 
 fn posted() -> Posted<Task> {
     let receive = Buffer::of_host(0).unwrap();
-    Posted { request: 0, plan: Task::Collective(Collective::Barrier), send: None, receive, posted_ps: 0 }
+    Posted { request: 0, plan: Task::Collective(Collective::Barrier), send: None, receive, posted_ps: NOW_PS }
 }
 
 /// Moves the communicator on until so many operations have ended.
@@ -179,12 +111,11 @@ fn a_future_that_is_pending_is_woken_once_and_ends_with_the_next_poll() {
                 let requests = turns.with(|datapath| datapath.core().requests.clone());
                 let counting = std::sync::Arc::new(Counting::default());
                 let waker = Waker::from(std::sync::Arc::clone(&counting));
-                while requests.poll_done(request, &waker).is_pending() {
+                if requests.poll_done(request, &waker).is_pending() {
                     while counting.0.load(Ordering::SeqCst) == 0 {
                         thread::yield_now();
                     }
                     assert!(matches!(requests.poll_done(request, &waker), Poll::Ready(Ok(_))), "it was woken");
-                    break;
                 }
                 counting.0.load(Ordering::SeqCst)
             })

@@ -23,6 +23,8 @@ mod requests;
 #[cfg(test)]
 pub(crate) mod scripted;
 #[cfg(test)]
+pub(crate) mod staged;
+#[cfg(test)]
 mod tests;
 mod turns;
 

@@ -5,9 +5,10 @@ use std::fmt;
 use flexcast_proto::{Algorithm, Cause, Failure, Pieces, Summary};
 
 use super::{Carrier, Posted};
+use crate::error::Error;
 use crate::op::buffer::Buffer;
 use crate::op::decision::Decision;
-use crate::op::outcome::Failed;
+use crate::op::outcome::{Done, Failed, Outcome};
 use crate::op::report::{Phases, PhasesPs, Report};
 use crate::plan::Plan;
 
@@ -197,6 +198,14 @@ impl<C: Carrier> Exchange<C> {
             self.ended_ps = now_ps;
             self.report.failure = Some(failure);
         }
+    }
+
+    /// What its request ends with. `error_of`: the error of a failure.
+    pub(crate) fn into_outcome(self, error_of: impl FnOnce(&'static str, Failure) -> Error) -> Outcome {
+        let Self { name, send, receive, state, report, .. } = self;
+        let State::Failed(failure) = state else { return Ok(Done { send, receive, report }) };
+        let error = error_of(name, failure);
+        Err(Box::new(Failed { error, send, receive: Some(receive), report }))
     }
 }
 

@@ -135,7 +135,10 @@ impl<C: Carrier> Engine<C> {
             return Err(posted.refuse(error));
         }
         self.begin(posted, now_ps)?;
-        C::begun(self, now_ps).map_err(|error| self.withdraw(error))
+        C::begun(self, now_ps).map_err(|error| {
+            self.fail_here(Cause::Device(FailureCode::NotStarted));
+            self.withdraw(error)
+        })
     }
 
     /// Makes a posted operation the one under way.
@@ -211,10 +214,9 @@ impl<C: Carrier> Engine<C> {
         self.carry_out(now_ps)
     }
 
-    /// Takes the current operation back after a failure to start it, with its buffers. Other ranks are notified that it
-    /// fails.
+    /// Takes the current operation back after a failure to start it, with its buffers. Other ranks are still to be
+    /// notified that it fails.
     pub(crate) fn withdraw(&mut self, error: Error) -> Box<Failed> {
-        self.fail_here(Cause::Device(FailureCode::NotStarted));
         let Some(mut operation) = self.ops.current.take() else { return Box::new(Failed::of(error)) };
         let withdrawn = self.carrier.withdraw(&mut operation);
         let Operation { send, receive, report, purpose, .. } = operation;
@@ -262,6 +264,7 @@ impl<C: Carrier> Engine<C> {
             Ok(started) => started,
             Err(error) => {
                 let request = self.ops.current.as_ref().map(|operation| operation.request);
+                self.fail_here(Cause::Device(FailureCode::NotStarted));
                 let failed = self.withdraw(error);
                 if let Some(request) = request {
                     self.ops.core.requests.finish(request, Err(failed));

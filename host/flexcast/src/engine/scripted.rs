@@ -12,13 +12,13 @@ use flexcast_proto::{
 use super::carrier::{LetGo, Withdrawn};
 use super::eager::Gathered;
 use super::event::Event;
-use super::{Admission, Carrier, Core, Engine, Exchange, Operation, Operations, Posted, Protocol, State};
+use super::{Admission, Carrier, Core, Engine, Exchange, Operation, Operations, Posted, Protocol};
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
 use crate::op::collective::Collective;
 use crate::op::config::Config;
 use crate::op::decision::Decision;
-use crate::op::outcome::{Done, Failed, Outcome};
+use crate::op::outcome::{Failed, Outcome};
 use crate::op::report::{MessageCounts, Report};
 use crate::op::stream::Stream;
 use crate::plan::Plan;
@@ -306,10 +306,7 @@ impl<P: Script, S: Default + fmt::Debug + Send + 'static> Carrier for With<P, S>
 
     fn end_exchange(&mut self, ops: &mut Operations<Self>, exchange: Exchange<Self>, _: u64) -> Result<Outcome> {
         self.0.call(Call::EndExchange)?;
-        let Exchange { name, send, receive, report, state, .. } = exchange;
-        let State::Failed(failure) = state else { return Ok(Ok(Done { send, receive, report })) };
-        let error = ops.core.requests.failed(name, failure, None);
-        Ok(Err(Box::new(Failed { error, send, receive: Some(receive), report })))
+        Ok(exchange.into_outcome(|name, failure| ops.core.requests.failed(name, failure, None)))
     }
 
     fn deadline_ps(&self, ops: &Operations<Self>) -> Option<u64> {

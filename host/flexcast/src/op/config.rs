@@ -447,30 +447,6 @@ impl Config {
         Self { slots, ..self.with_subgroups(1) }
     }
 
-    /// Refuses settings of the DPA, where there is none, that somebody has changed. `defaults`: those of this carrier.
-    ///
-    /// # Errors
-    /// [`Error::Config`] names the setting and the card that has it.
-    pub(crate) fn check_without_dpa(&self, defaults: &Self, carrier: &str) -> Result<()> {
-        let general = Self::default();
-        let three = |of: &dyn Fn(&Self) -> u64| [of(self), of(defaults), of(&general)];
-        let settings = [
-            ("receive_threads", three(&|config| config.receive_threads.into())),
-            ("send_threads", three(&|config| config.send_threads.into())),
-            ("placement", three(&|config| config.placement as u64)),
-            ("budget", three(&|config| config.budget.into())),
-            ("cache_bytes", three(&|config| config.cache_bytes)),
-        ];
-        for (what, [value, default, general]) in settings {
-            if value != default && value != general {
-                let limit =
-                    format!("left out {carrier}: it is a setting of cards whose DPA has the datapath (Card::open)");
-                return Err(Error::Config { what, value, limit });
-            }
-        }
-        Ok(())
-    }
-
     /// The same with `subgroups` subgroups, as many receive threads, and two send threads, or one if there are fewer
     /// than four subgroups: two send faster than so few receive.
     #[must_use]

@@ -142,11 +142,19 @@ fn what_memory_has_not_is_refused_by_name() {
     let text = refused(Config::for_card(&card).aggregators(vec!["127.0.0.1:7".to_owned()]));
     assert!(text.contains("aggregators"), "{text}");
     let text = refused(Config::for_card(&card).receive_threads(7));
-    assert!(text.contains("receive_threads is 7") && text.contains("Card::open"), "{text}");
+    assert!(
+        text.contains("receive_threads is 7") && text.contains("datapath loopback; only cards with dpa use it"),
+        "{text}"
+    );
     let network = Card::udp(&flexcast::UdpOptions::default().interface("lo")).unwrap();
     let config = Config::for_card(&network).placement(flexcast::ThreadPlacement::Spread);
     let text = Pending::new(&network, 0, 2, config).map(|_| ()).unwrap_err().to_string();
-    assert!(text.contains("placement") && text.contains("network interface"), "{text}");
+    assert!(text.contains("placement") && text.contains("only cards with dpa or verbs use it"), "{text}");
+    // Threads go with subgroups, which there are of each of these.
+    for number in [1, 3, 16] {
+        Pending::new(&network, 0, 2, Config::for_card(&network).with_subgroups(number)).unwrap();
+        Pending::new(&card, 0, 2, Config::for_card(&card).with_subgroups(number)).unwrap();
+    }
     // What nobody has changed is no reason.
     Pending::new(&network, 0, 2, Config::default()).unwrap();
     Pending::new(&card, 0, 2, Config::default()).unwrap();

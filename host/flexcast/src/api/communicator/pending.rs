@@ -43,6 +43,10 @@ impl Pending {
             }
         }
         Adders::check(card.carrier(), &config)?;
+        if card.pd().is_none() {
+            // RDMA cards take settings of the DPA without one, too: one configuration serves all of them.
+            config.check_datapath(&card.carrier().defaults(), card.carrier().kind().name())?;
+        }
         let own = card.carrier().part(rank, ranks, config)?;
         Ok(Self { card: card.clone(), own, asked })
     }

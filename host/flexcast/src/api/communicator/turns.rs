@@ -6,98 +6,23 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use flexcast_abi::{SendReport, Statistics};
-use flexcast_proto::{Cause, Disagreement, RankInfo};
+use flexcast_proto::RankInfo;
 
 use super::Communicator;
 use crate::api::request::{Request, Test};
 use crate::carrier::Parts;
 use crate::carrier::card::Card;
 use crate::carrier::udp::UdpOptions;
-use crate::engine::datapath::{Datapath, Waiter};
-use crate::engine::{Admission, Core, Posted, Task};
+use crate::engine::Core;
+use crate::engine::datapath::Waiter;
+use crate::engine::staged::Staged;
 use crate::error::{Error, Result};
 use crate::op::config::{Config, Control, ThreadOptions};
-use crate::op::outcome::{Done, Failed};
-use crate::op::report::{MessageCounts, Report};
 use crate::op::service_options::ControlReport;
-use crate::op::stream::Stream;
 use crate::plan::footprint::Footprint;
 
 /// Longest that a thread is waited for which should not be held up.
 const SOON: Duration = Duration::from_secs(10);
-
-/// A datapath whose calls do what the test wants: it says whether they end the operations that were taken on before.
-struct Staged {
-    core: Core,
-    taken: Vec<Posted<Task>>,
-    step: Box<dyn FnMut() -> Result<bool> + Send>,
-}
-
-impl Datapath for Staged {
-    fn core(&self) -> &Core {
-        &self.core
-    }
-
-    fn core_mut(&mut self) -> &mut Core {
-        &mut self.core
-    }
-
-    fn now_ps(&self) -> u64 {
-        7
-    }
-
-    fn admission(&self) -> Admission {
-        let stream = Stream { subgroup: 0, peer: None };
-        Admission { registered: false, collectives: Ok(()), streams: vec![stream], psn_bits: 31, most_chunks: 1 << 20 }
-    }
-
-    fn is_free(&self) -> bool {
-        self.taken.is_empty()
-    }
-
-    fn start(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
-        assert_eq!(posted.posted_ps, 7);
-        self.taken.push(posted);
-        Ok(())
-    }
-
-    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
-        self.start(posted)
-    }
-
-    fn advance(&mut self) -> Result<bool> {
-        if !(self.step)()? {
-            return Ok(false);
-        }
-        for Posted { request, send, receive, .. } in self.taken.drain(..) {
-            self.core.requests.finish(request, Ok(Done { send, receive, report: Report::default() }));
-        }
-        Ok(false)
-    }
-
-    fn deadline_ps(&self) -> Option<u64> {
-        None
-    }
-
-    fn fail_here(&mut self, _: Cause) {}
-
-    fn disagreement(&self) -> Option<Disagreement> {
-        None
-    }
-
-    fn messages(&self) -> MessageCounts {
-        MessageCounts::default()
-    }
-
-    fn receive_statistics(&self) -> Result<Statistics> {
-        Ok(Statistics::default())
-    }
-
-    fn send_statistics(&self) -> Result<SendReport> {
-        Ok(SendReport::default())
-    }
-}
 
 /// Counts the threads that wait for the network.
 #[derive(Default)]
@@ -130,13 +55,13 @@ impl Waiter for Counting {
 fn staged(
     waiter: Arc<Counting>,
     configure: impl FnOnce(&mut Config),
-    step: impl FnMut() -> Result<bool> + Send + 'static,
+    mut step: impl FnMut() -> Result<bool> + Send + 'static,
 ) -> (Card, Communicator) {
     let card = Card::udp(&UdpOptions::default().interface("lo")).unwrap();
     let mut config = Config::for_card(&card);
     configure(&mut config);
     let core = Core::new(RankInfo::new(0, 1).unwrap(), 1, config);
-    let staged = Staged { core, taken: Vec::new(), step: Box::new(step) };
+    let staged = Staged::new(core, move || step().map(|ends| if ends { usize::MAX } else { 0 }));
     let (card_of, footprint) = (card.clone(), Footprint::default());
     let parts = Parts { card: card_of, datapath: Box::new(staged), waiter, footprint };
     (card, Communicator::of(parts, ControlReport::of(Control::Host)).unwrap())

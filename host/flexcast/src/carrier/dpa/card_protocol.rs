@@ -31,7 +31,7 @@ use flexio::{
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::carrier::dpa::mailbox::{DeviceRange, Mailbox, MailboxTarget, SHORT_BYTES};
-use crate::carrier::dpa::protocol::{Connect, Posting, QueuePairs};
+use crate::carrier::dpa::protocol::{Posting, QueuePairs};
 use crate::carrier::endpoint::Ends;
 use crate::engine::Protocol;
 use crate::engine::eager::Gathered;
@@ -190,8 +190,11 @@ impl CardProtocol {
         Ok((value as u32, (value >> 32) as u32))
     }
 
-    /// Takes a new completion, if there is one.
-    fn take_completion(&mut self, now_ps: u64) -> Result<bool> {
+    /// Takes a new completion, if there is one. Returns whether there was.
+    ///
+    /// # Errors
+    /// The shared memory cannot be read.
+    pub(crate) fn poll(&mut self, now_ps: u64) -> Result<bool> {
         let acknowledged = self.host.read_u64(self.shared.flag() + offset_of!(ProgressFlag, acknowledged))?;
         let moved = acknowledged != self.acknowledged;
         self.acknowledged = acknowledged;
@@ -360,9 +363,9 @@ impl CardProtocol {
         }
     }
 
-    /// When the progress thread is to probe the peer for which it waits: after no command for long, while an operation
-    /// is under way.
-    fn keep_alive_ps(&self) -> Option<u64> {
+    /// When [`CardProtocol::flush`] is to be called although nothing has happened: after no command for long, while an
+    /// operation is under way, it has the progress thread probe the peer for which it waits.
+    pub(crate) fn flush_ps(&self) -> Option<u64> {
         let is_under_way = self.summary.is_some() && !self.has(REPORT_RELEASED);
         let has_failed = self.lost.is_some() || self.completion.flags & REPORT_FAILED != 0;
         (is_under_way && !has_failed && self.acknowledged == self.sequence)
@@ -407,26 +410,10 @@ impl CardProtocol {
         QueuePairs { control, ends: self.ends(), rows }
     }
 
-    /// Connects to the peers and lets the thread run. `senders`: activation ids of the send threads.
-    ///
-    /// # Errors
-    /// A peer has no such queue pairs; the card refuses.
-    pub(crate) fn connect(&mut self, connect: Connect<'_>, senders: &[u32]) -> Result<()> {
-        self.connect_thread(connect, senders)
-    }
-
     /// Most bytes of all blocks of an operation that the thread carries on its barrier; at most half of them on one
     /// message.
     pub(crate) fn eager_bytes(&self) -> u64 {
         self.eager_bytes.into()
-    }
-
-    /// Takes a new completion, if there is one. Returns whether there was.
-    ///
-    /// # Errors
-    /// The shared memory cannot be read.
-    pub(crate) fn poll(&mut self, now_ps: u64) -> Result<bool> {
-        self.take_completion(now_ps)
     }
 
     /// Gives the thread the command that has gathered.
@@ -434,15 +421,10 @@ impl CardProtocol {
     /// # Errors
     /// The card refuses.
     pub(crate) fn flush(&mut self, now_ps: u64) -> Result<()> {
-        if self.keep_alive_ps().is_some_and(|at_ps| now_ps >= at_ps) {
+        if self.flush_ps().is_some_and(|at_ps| now_ps >= at_ps) {
             self.command.flags |= COMMAND_PROBE;
         }
         self.give_command(now_ps)
-    }
-
-    /// When [`CardProtocol::flush`] is to be called although nothing has happened.
-    pub(crate) fn flush_ps(&self) -> Option<u64> {
-        self.keep_alive_ps()
     }
 
     /// When the barrier of the current operation was passed, in picoseconds of the card's clock.
@@ -551,7 +533,7 @@ impl Protocol for CardProtocol {
             // It was in the receive buffer before the operation began.
             Event::OwnBlock | Event::Progressed => {}
             Event::Transferred { .. } | Event::TransferredAll | Event::Disagrees { .. } => {}
-            // Nothing is read before the cutoff: see `DpaProtocol::repairs_early`.
+            // Nothing is read before the cutoff: see `DpaProtocol::is_on_host`.
             Event::Lost { .. } | Event::Placed { .. } => {}
             Event::CutOff { lost } => {
                 self.losses.note(!lost.is_empty());

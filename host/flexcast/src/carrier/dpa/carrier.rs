@@ -265,6 +265,15 @@ impl Carrier for DpaCarrier {
         self.let_go(ops)
     }
 
+    fn abandon(&mut self, operation: &mut Operation) {
+        if operation.algorithm.is_direct() {
+            // With its queue pairs ends what its card still does; the communicator has no other operation.
+            self.pairs.group = None;
+        }
+        self.receive.disarm(&mut operation.receive);
+        self.lost.extend(operation.stream.copied.take());
+    }
+
     fn error_of(
         &mut self,
         ops: &mut DpaOperations,
@@ -272,14 +281,7 @@ impl Carrier for DpaCarrier {
         name: &'static str,
         failure: Failure,
     ) -> Error {
-        let Some(operation) = operation else { return ops.core.requests.failed(name, failure, None) };
-        if operation.algorithm.is_direct() {
-            // With its queue pairs ends what its card still does; the communicator has no other operation.
-            self.pairs.group = None;
-        }
-        self.receive.disarm(&mut operation.receive);
-        self.lost.extend(operation.stream.copied.take());
-        let crash = operation.stream.crash.take();
+        let crash = operation.and_then(|operation| operation.stream.crash.take());
         crash.map_or_else(|| ops.core.requests.failed(name, failure, None), Error::Flexio)
     }
 

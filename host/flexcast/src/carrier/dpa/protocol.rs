@@ -73,18 +73,28 @@ impl DpaProtocol {
         Self::Host(Box::new(Conversation::new(place, first, eager_bytes)))
     }
 
-    /// Whether an operation may start before the own block is in the receive buffer. Then the protocol is notified of
-    /// it ([`Event::OwnBlock`]). On the card it would have to be told by the host, which is to have nothing to do
-    /// before the end.
-    pub(crate) const fn takes_late_copies(&self) -> bool {
+    /// Whether this host runs the protocol. Then an operation may start before the own block is in the receive buffer
+    /// ([`Event::OwnBlock`]), and lost pieces are read while multicast goes on or receive contexts close
+    /// ([`Event::Lost`]). A protocol on the card would have to be notified by the host, which is to have nothing to do
+    /// before the end: it sees by itself when its receive contexts are complete, and is notified of a cutoff once they
+    /// cannot be any more.
+    pub(crate) const fn is_on_host(&self) -> bool {
         matches!(self, Self::Host(_))
     }
 
-    /// Whether lost pieces are read while multicast goes on, or while receive contexts close ([`Event::Lost`]). The
-    /// card's progress thread sees by itself when its receive contexts are complete, and is notified of a cutoff once
-    /// they cannot be any more.
-    pub(crate) const fn repairs_early(&self) -> bool {
-        matches!(self, Self::Host(_))
+    /// Whoever runs it.
+    fn runner(&self) -> &dyn Protocol {
+        match self {
+            Self::Host(conversation) => &**conversation,
+            Self::Card(card) => &**card,
+        }
+    }
+
+    fn runner_mut(&mut self) -> &mut dyn Protocol {
+        match self {
+            Self::Host(conversation) => &mut **conversation,
+            Self::Card(card) => &mut **card,
+        }
     }
 
     /// Whether the right neighbour waits for pieces that are not known to be whole here.
@@ -136,69 +146,53 @@ impl DpaProtocol {
     }
 }
 
-/// Calls a method of whoever runs the protocol.
-macro_rules! either {
-    ($protocol:expr, $method:ident($($argument:expr),*)) => {
-        match $protocol {
-            DpaProtocol::Host(conversation) => Protocol::$method(&mut **conversation, $($argument),*),
-            DpaProtocol::Card(card) => Protocol::$method(&mut **card, $($argument),*),
-        }
-    };
-    (ref $protocol:expr, $method:ident($($argument:expr),*)) => {
-        match $protocol {
-            DpaProtocol::Host(conversation) => Protocol::$method(&**conversation, $($argument),*),
-            DpaProtocol::Card(card) => Protocol::$method(&**card, $($argument),*),
-        }
-    };
-}
-
 impl Protocol for DpaProtocol {
     fn operation(&self) -> u32 {
-        either!(ref self, operation())
+        self.runner().operation()
     }
 
     fn start_eager(&mut self, descriptor: OperationDescriptor, gathered: Gathered, now_ps: u64) -> Result<()> {
-        either!(self, start_eager(descriptor, gathered, now_ps))
+        self.runner_mut().start_eager(descriptor, gathered, now_ps)
     }
 
     fn take_eager(&mut self) -> Result<Option<Gathered>> {
-        either!(self, take_eager())
+        self.runner_mut().take_eager()
     }
 
     fn start_direct(&mut self, descriptor: OperationDescriptor, now_ps: u64) {
-        either!(self, start_direct(descriptor, now_ps));
+        self.runner_mut().start_direct(descriptor, now_ps);
     }
 
     fn handle(&mut self, now_ps: u64, event: Event<'_>) {
-        either!(self, handle(now_ps, event));
+        self.runner_mut().handle(now_ps, event);
     }
 
     fn next(&mut self) -> Option<Action> {
-        either!(self, next())
+        self.runner_mut().next()
     }
 
     fn encode(&mut self, message: &Message) -> Option<(Encoded, Vec<u8>)> {
-        either!(self, encode(message))
+        self.runner_mut().encode(message)
     }
 
     fn offer(&self) -> Option<Availability> {
-        either!(ref self, offer())
+        self.runner().offer()
     }
 
     fn deadline_ps(&self) -> Option<u64> {
-        either!(ref self, deadline_ps())
+        self.runner().deadline_ps()
     }
 
     fn note(&self, now_ps: u64, report: &mut Report) {
-        either!(ref self, note(now_ps, report));
+        self.runner().note(now_ps, report);
     }
 
     fn messages(&self) -> MessageCounts {
-        either!(ref self, messages())
+        self.runner().messages()
     }
 
     fn disagreement(&self) -> Option<Disagreement> {
-        either!(ref self, disagreement())
+        self.runner().disagreement()
     }
 
     fn close(&mut self, place: RankInfo) {

@@ -330,7 +330,7 @@ impl UdpCarrier {
         let Inbox { heard, served, wrong, disagrees, reports, .. } = inbox;
         self.heard |= heard;
         served.into_iter().for_each(|(to, read)| self.mesh.serve(to, read));
-        reports.into_iter().for_each(|(from, report)| self.heed(ops, from, report));
+        reports.into_iter().for_each(|(from, report)| self.take_report(ops, from, report));
         if let Some((rank, [theirs, own])) = disagrees {
             let now_ps = self.interface.now_ps();
             ops.protocol.handle(now_ps, Event::Disagrees { rank, theirs, own });

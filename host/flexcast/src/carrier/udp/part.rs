@@ -166,7 +166,6 @@ impl CarrierCard for Interface {
             let (value, limit) = (config.control as u64, "host over a network interface: service takes an RDMA card");
             return Err(Error::Config { what: "control", value, limit: limit.to_owned() });
         }
-        config.check_without_dpa(&self.defaults(), "over a network interface")?;
         Ok(Box::new(Part::new(self, rank, ranks, config)?))
     }
 

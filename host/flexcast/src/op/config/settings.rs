@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::time::Duration;
 
-use super::{Config, Control, ThreadOptions};
+use super::{Config, Control, ThreadOptions, ps};
 use crate::error::{Error, Result};
 use crate::op::aggregation::Aggregation;
 use crate::op::selection::Selection;
@@ -65,6 +65,27 @@ const BYTE: Takes = Takes::Whole(0, 255);
 
 const DPA: &[&str] = &["dpa"];
 const RDMA: &[&str] = &["dpa", "verbs"];
+
+/// A parameter as a number.
+type Number = fn(&Config) -> u64;
+
+/// Parameters that not all datapaths use, those of service processes aside.
+const OF_SOME_DATAPATHS: [(&str, Number); 14] = [
+    ("receive_threads", |config| config.receive_threads.into()),
+    ("send_threads", |config| config.send_threads.into()),
+    ("placement", |config| config.placement as u64),
+    ("slots", |config| config.slots.into()),
+    ("receive_batch", |config| config.receive_batch.into()),
+    ("send_batch", |config| config.send_batch.into()),
+    ("send_depth", |config| config.send_depth.into()),
+    ("budget", |config| config.budget.into()),
+    ("retry_exponent", |config| config.retry_exponent.into()),
+    ("data_class", |config| config.data_class.into()),
+    ("control_class", |config| config.control_class.into()),
+    ("packet_lifetime_ns", |config| ps(config.packet_lifetime) / 1000),
+    ("cache_bytes", |config| config.cache_bytes),
+    ("restarts", |config| config.restarts.into()),
+];
 
 const fn setting(name: &'static str, variable: &'static str, takes: Takes) -> Setting {
     Setting { name, variable: Some(variable), takes, datapaths: &[] }
@@ -162,12 +183,7 @@ impl fmt::Display for SettingError {
                 write!(f, ": give it when the card is opened, or by the variable {variable}")
             }
             Self::OfOtherDatapath { name, value, datapath, datapaths } => {
-                let names = datapaths.join(" or ");
-                write!(
-                    f,
-                    "{name} is {value:?}: the card's datapath is {datapath}, which does not use it; leave it out, or \
-                     open the card with the datapath {names}"
-                )
+                write!(f, "{name} is {value:?}: must be {}", unused(datapath, datapaths))
             }
             Self::Value { name, value, limit } => write!(f, "{name} is {value:?}: must be {limit}"),
         }
@@ -175,6 +191,12 @@ impl fmt::Display for SettingError {
 }
 
 impl std::error::Error for SettingError {}
+
+/// What a setting must be that only these datapaths use.
+fn unused(datapath: &str, datapaths: &[&str]) -> String {
+    let names = datapaths.join(" or ");
+    format!("left out with the datapath {datapath}; only cards with {names} use it")
+}
 
 /// Letters to insert, delete or replace to make one name the other.
 fn distance(one: &str, other: &str) -> usize {
@@ -399,6 +421,24 @@ impl Config {
         Ok(())
     }
 
+    /// Refuses settings that `datapath` does not use, the card's by [`DatapathKind::name`](crate::DatapathKind::name),
+    /// if they are neither those of `defaults`, which are the card's, nor those of [`Config::default`].
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the setting and the datapaths that use it.
+    pub(crate) fn check_datapath(&self, defaults: &Self, datapath: &str) -> Result<()> {
+        // Threads go with subgroups.
+        let unchanged = [defaults.clone(), Self::default(), Self::default().with_subgroups(self.subgroups)];
+        for (what, number) in OF_SOME_DATAPATHS {
+            let value = number(self);
+            let datapaths = Setting::named(what).map_or(&[][..], Setting::datapaths);
+            if !datapaths.contains(&datapath) && unchanged.iter().all(|config| number(config) != value) {
+                return Err(Error::Config { what, value, limit: unused(datapath, datapaths) });
+            }
+        }
+        Ok(())
+    }
+
     fn take(&mut self, setting: &Setting, value: SettingValue<'_>) {
         let list = |text: &str| text.split(',').map(|one| one.trim().to_owned()).collect();
         match (value, setting.name) {
@@ -594,10 +634,23 @@ mod tests {
         assert_eq!(slots.check_datapath("8", "verbs"), Ok(()));
         assert_eq!(
             slots.check_datapath("8", "udp").unwrap_err().to_string(),
-            "slots is \"8\": the card's datapath is udp, which does not use it; leave it out, or open the card with the \
-             datapath dpa or verbs"
+            "slots is \"8\": must be left out with the datapath udp; only cards with dpa or verbs use it"
         );
         assert_eq!(Setting::named("chunk_bytes").unwrap().check_datapath("8", "udp"), Ok(()));
+        // The same is refused in a configuration.
+        let restricted = |setting: &&Setting| !setting.datapaths.is_empty() && !setting.name.starts_with("service.");
+        let names: Vec<_> = Setting::ALL.iter().filter(restricted).map(|setting| setting.name).collect();
+        let missing: Vec<_> = names.iter().filter(|name| OF_SOME_DATAPATHS.iter().all(|(of, _)| of != *name)).collect();
+        assert_eq!((missing, names.len()), (vec![], OF_SOME_DATAPATHS.len()));
+        for name in names {
+            let mut config = Config::default();
+            let word = Setting::named(name).unwrap().words().last();
+            config.set(name, if name == "restarts" { "0" } else { word.unwrap_or(&"7") }).unwrap();
+            let refused = config.check_datapath(&Config::default(), "udp").unwrap_err().to_string();
+            assert!(refused.starts_with(name) && refused.contains("with the datapath udp"), "{refused}");
+            config.check_datapath(&config, "udp").unwrap();
+            config.check_datapath(&Config::default(), "dpa").unwrap();
+        }
     }
 
     #[test]

@@ -125,7 +125,10 @@ impl CardProtocol {
     }
 
     /// Connects to the peers and lets the thread run. `senders`: activation ids of the send threads.
-    pub(super) fn connect_thread(&mut self, connect: Connect<'_>, senders: &[u32]) -> Result<()> {
+    ///
+    /// # Errors
+    /// A peer has no such queue pairs; the card refuses.
+    pub(crate) fn connect(&mut self, connect: Connect<'_>, senders: &[u32]) -> Result<()> {
         let Connect { card, config, all, communicator, first_operation, views } = connect;
         let process = card.process();
         let own = self.place.rank();

@@ -146,7 +146,7 @@ impl DpaCarrier {
     fn deliver_own_block(ops: &mut DpaOperations, now_ps: u64) {
         if let Some(operation) = ops.current.as_mut()
             && operation.stream.own_block == OwnBlock::Placed
-            && ops.protocol.takes_late_copies()
+            && ops.protocol.is_on_host()
         {
             operation.stream.own_block = OwnBlock::Delivered;
             ops.protocol.handle(now_ps, Event::OwnBlock);

@@ -111,7 +111,7 @@ impl DpaCarrier {
     /// come, and the receive contexts do not report by themselves.
     fn poll_gaps(&mut self, ops: &mut DpaOperations) -> Result<bool> {
         let receive = &self.receive;
-        let may_look = !ops.stall.reorders() && !receive.is_reporting() && ops.protocol.repairs_early();
+        let may_look = !ops.stall.reorders() && !receive.is_reporting() && ops.protocol.is_on_host();
         let Some(operation) = ops.current.as_mut().filter(|operation| may_look && operation.may_repair()) else {
             return Ok(false);
         };
@@ -152,7 +152,7 @@ impl DpaCarrier {
             // The answer took so long that chunks had no time to come.
             watch.restart(now_ps);
         }
-        if ops.protocol.repairs_early() && (is_final || operation.stream.gaps.is_some()) {
+        if ops.protocol.is_on_host() && (is_final || operation.stream.gaps.is_some()) {
             let consumed = receive.consumed()?;
             self.note_gaps(ops, now_ps, seen, consumed);
         }

@@ -49,7 +49,7 @@ impl DpaCarrier {
         // Where a root sends to each rank by itself, streams are many and short.
         let in_groups = config.transport != Transport::UcUnicast;
         let expects = in_groups && ops.losses.are_expected() && !ops.stall.reorders();
-        let reporting = expects && ops.protocol.repairs_early();
+        let reporting = expects && ops.protocol.is_on_host();
         let with = (config.chunk_bytes, reporting);
         self.receive.arm(&operation.plan, own, &mut operation.receive, ids, with)?;
         let Order { chains, turn, .. } = order(&operation.plan, config, own);
@@ -119,7 +119,7 @@ impl DpaCarrier {
         let copier = &mut self.copier;
         // Where chunks are staged, their copies fill the path round the card.
         let is_free = ops.core.config.transport.is_zero_copy();
-        let late = is_free && ops.protocol.takes_late_copies() && by_workers;
+        let late = is_free && ops.protocol.is_on_host() && by_workers;
         if late && Copier::takes(bytes) && !copier.is_busy() {
             copier.copy((send.region()?, bytes), (receive.region()?, at), plan.foreign_bytes())?;
             return Ok((OwnBlock::Copying, None));

@@ -169,7 +169,7 @@ impl Contacts {
             }
             for report in reports {
                 told |= matches!(report, Report::Endpoint { .. });
-                self.heed(number, report)?;
+                self.take_report(number, report)?;
             }
             if let Some(why) = broken {
                 return Err(blame(number, why));
@@ -178,7 +178,7 @@ impl Contacts {
         Ok(told)
     }
 
-    fn heed(&mut self, number: u32, report: Report) -> Result<(), Fault> {
+    fn take_report(&mut self, number: u32, report: Report) -> Result<(), Fault> {
         match report {
             Report::Waiting { rank } => {
                 if let Some(known) = self.known.get_mut(number) {

@@ -233,7 +233,7 @@ impl UdpCarrier {
                 count => Aggregators::External(count),
             };
             if let Aggregators::External(_) = aggregators {
-                self.begin_apart(ops);
+                self.begin_external(ops);
             }
             let spare = std::mem::take(&mut self.spare_spots);
             let sparse = Sparse::new(what, ops.core.place, aggregators, (summary, reproducible), spare)?;

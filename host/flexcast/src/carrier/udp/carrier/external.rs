@@ -34,7 +34,7 @@ impl UdpCarrier {
     }
 
     /// An operation with aggregators begins: one whose connection has ended meanwhile is connected anew.
-    pub(super) fn begin_apart(&mut self, ops: &mut UdpOperations) {
+    pub(super) fn begin_external(&mut self, ops: &mut UdpOperations) {
         for number in self.mesh.aggregators() {
             self.receive_frames(ops, number);
         }
@@ -65,7 +65,7 @@ impl UdpCarrier {
     }
 
     /// Takes a report of an aggregator.
-    pub(super) fn heed(&mut self, ops: &mut UdpOperations, peer: u32, report: Report) {
+    pub(super) fn take_report(&mut self, ops: &mut UdpOperations, peer: u32, report: Report) {
         let Some(number) = aggregator(ops, peer).filter(|_| self.uses_external(ops)) else {
             if let Report::Refused { reason } = report {
                 if let Some(number) = self.unexplained(ops).filter(|number| aggregator(ops, peer) == Some(*number)) {
