@@ -28,7 +28,7 @@ use crate::engine::datapath::{Datapath, Waiter};
 use crate::engine::{Admission, Posted, Requests, Task, Turns};
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
-use crate::op::config::Config;
+use crate::op::config::{Config, Control};
 use crate::op::lists::ListPool;
 use crate::op::outcome::{Failed, Outcome};
 use crate::op::report::{MessageCounts, Report, duration};
@@ -167,7 +167,9 @@ impl Communicator {
 
     pub(crate) fn of(parts: Parts, control: ControlReport) -> Result<Self> {
         let Parts { card, datapath, waiter, footprint } = parts;
+        // That of the engine says who runs the protocol.
         let config = datapath.core().config.clone();
+        let config = if control.control == Control::Service { config.control(Control::Service) } else { config };
         let (place, id) = (datapath.core().place, datapath.core().id);
         let options = config.progress_thread;
         let (requests, admission) = (datapath.core().requests.clone(), datapath.admission());

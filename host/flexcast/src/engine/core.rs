@@ -1,4 +1,4 @@
-//! Core of every engine: the rank and its settings, operations that wait for their turn, and how operations end.
+//! Core of the engine: the rank and its settings, operations that wait for their turn, and how operations end.
 
 use std::collections::VecDeque;
 
@@ -29,12 +29,6 @@ impl Core {
     pub(crate) fn new(place: RankInfo, id: u64, config: Config) -> Self {
         let requests = Requests::of(&config.aggregators);
         Self { place, id, config, waiting: VecDeque::new(), requests, broken: None, fault: None }
-    }
-
-    /// That of an engine around another one, with operations of its own.
-    pub(crate) fn around(inner: &Self, config: Config) -> Self {
-        let Self { place, id, requests, .. } = inner;
-        Self { requests: requests.clone(), ..Self::new(*place, *id, config) }
     }
 
     /// The next call of `progress` returns this.

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use flexcast_abi::{SendReport, Statistics};
-use flexcast_proto::{Cause, Disagreement};
+use flexcast_proto::{Cause, Disagreement, Failure};
 
+use super::offload::{Offload, OffloadFault};
 use super::{Admission, Carrier, Core, Engine, Posted, Protocol as _, Task};
 use crate::error::Result;
 use crate::op::buffer::Buffer;
@@ -28,23 +29,14 @@ pub(crate) trait Datapath: Send {
     /// Whether no operation is under way.
     fn is_free(&self) -> bool;
 
-    /// Starts an operation, ahead of which there is none.
-    ///
-    /// # Errors
-    /// It cannot be started: with its buffers.
-    fn start(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>>;
-
     /// Takes an admitted operation on: starts it if none is ahead of it, otherwise it waits for its turn.
     ///
     /// # Errors
-    /// The operation cannot be started: with its buffers.
-    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
-        if self.is_free() && self.core().waiting.is_empty() {
-            return self.start(posted);
-        }
-        self.core_mut().waiting.push_back(posted);
-        Ok(())
-    }
+    /// The operation cannot be started, or the communicator has failed: with its buffers.
+    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>>;
+
+    /// Gives operations to somebody else from now on ([`Offload::takes`]).
+    fn set_offload(&mut self, _offload: Box<dyn Offload>) {}
 
     /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks.
     fn advance(&mut self) -> Result<bool>;
@@ -114,27 +106,51 @@ impl<C: Carrier> Datapath for Engine<C> {
     }
 
     fn admission(&self) -> Admission {
-        self.carrier.admission(&self.ops.core.config)
+        let admission = self.carrier.admission(&self.ops.core.config);
+        match self.offload {
+            None => admission,
+            // What the carrier does not take of the others is refused by `take_on`.
+            Some(_) => Admission { collectives: Ok(()), ..admission },
+        }
     }
 
     fn is_free(&self) -> bool {
-        self.ops.is_free()
+        self.ops.is_free() && self.offload.as_ref().is_none_or(|offload| offload.is_free())
     }
 
-    fn start(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
-        self.post(posted)
+    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+        // Posted by another thread while this one has found the failure.
+        if let Some(failure) = self.ops.core.requests.broken() {
+            return Err(posted.refuse(self.ops.core.requests.refusal(failure)));
+        }
+        let Some(posted) = self.take_on_offloaded(posted)? else { return Ok(()) };
+        if self.ops.core.waiting.is_empty() && self.is_turn_of_carrier() {
+            return self.post(posted);
+        }
+        self.ops.core.waiting.push_back(posted);
+        Ok(())
+    }
+
+    fn set_offload(&mut self, offload: Box<dyn Offload>) {
+        self.offload = Some(offload);
     }
 
     fn advance(&mut self) -> Result<bool> {
         self.move_on()
     }
 
+    fn take_back(&mut self, buffer: &mut Buffer, is_late: bool) -> Result<bool> {
+        Ok(self.offload.as_mut().is_none_or(|offload| offload.take_back(buffer, is_late)))
+    }
+
     fn deadline_ps(&self) -> Option<u64> {
-        if self.ops.core.is_due(self.ops.is_free()) || self.carrier.is_due() {
+        if self.ops.core.is_due(self.is_turn_of_carrier()) || self.carrier.is_due() {
             return Some(0);
         }
         let own_ps = self.carrier.deadline_ps(&self.ops);
-        own_ps.into_iter().chain(self.wind_up_ps()).min()
+        let has_waiting = self.has_waiting_offloaded();
+        let offload_ps = self.offload.as_ref().and_then(|offload| offload.deadline_ps(self.now_ps(), has_waiting));
+        own_ps.into_iter().chain(self.wind_up_ps()).chain(offload_ps).min()
     }
 
     fn may_be_left(&self) -> bool {
@@ -142,7 +158,14 @@ impl<C: Carrier> Datapath for Engine<C> {
     }
 
     fn fail_here(&mut self, cause: Cause) {
-        Self::fail_here(self, cause);
+        if self.offload.is_none() {
+            return Self::fail_here(self, cause);
+        }
+        let own = self.ops.core.place.rank();
+        let failure = Failure { failed_rank: own, detecting_rank: own, cause };
+        if let Err(error) = self.fail_by_offload(OffloadFault { failure, calls: None }, self.carrier.now_ps()) {
+            self.ops.core.set_fault(error);
+        }
     }
 
     fn disagreement(&self) -> Option<Disagreement> {
@@ -154,7 +177,11 @@ impl<C: Carrier> Datapath for Engine<C> {
     }
 
     fn is_flagged(&self) -> Result<bool> {
-        self.carrier.is_flagged(&self.ops)
+        match &self.offload {
+            Some(_) if !self.ops.core.waiting.is_empty() => Ok(false),
+            Some(offload) if self.is_last_offloaded => Ok(offload.is_flagged()),
+            _ => self.carrier.is_flagged(&self.ops),
+        }
     }
 
     fn receive_statistics(&self) -> Result<Statistics> {

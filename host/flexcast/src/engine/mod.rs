@@ -1,8 +1,8 @@
 //! The operation engine: one for all carriers.
 //!
 //! It takes operations from the queue, drives the protocol, keeps deadlines, and ends operations ([`Engine`]). What
-//! moves the bytes is a [`Carrier`]. How operations end is seen by those who post and wait in [`Requests`]; they reach
-//! the engine by [`Datapath`], one thread at a time.
+//! moves the bytes is a [`Carrier`]; operations may go to an [`Offload`](offload::Offload) instead. How operations end
+//! is seen by those who post and wait in [`Requests`]; they reach the engine by [`Datapath`], one thread at a time.
 
 mod admission;
 mod calls;
@@ -16,6 +16,7 @@ pub(crate) mod end;
 pub(crate) mod event;
 #[cfg(all(test, feature = "interleavings"))]
 mod interleavings;
+pub(crate) mod offload;
 pub(crate) mod operation;
 mod progress;
 pub(crate) mod protocol;

@@ -8,6 +8,7 @@ use super::carrier::{Carrier, Withdrawn};
 use super::descriptor::descriptor;
 use super::eager::Gathered;
 use super::event::Event;
+use super::offload::Offload;
 use super::operation::{Exchange, Operation, Purpose as _, State};
 use super::protocol::Protocol as _;
 use super::{Core, Posted, Task};
@@ -43,6 +44,11 @@ pub(crate) struct Operations<C: Carrier> {
 
 /// A communicator's operations, and what carries them out.
 pub(crate) struct Engine<C: Carrier> {
+    /// Who carries operations out in place of the carrier, if anybody does. Before the carrier, whose card its keys are
+    /// of.
+    pub(super) offload: Option<Box<dyn Offload>>,
+    /// The operation that has begun last is the offload's.
+    pub(super) is_last_offloaded: bool,
     // Buffers come after the queues by which the card reaches them.
     pub(crate) carrier: C,
     pub(crate) ops: Operations<C>,
@@ -50,6 +56,7 @@ pub(crate) struct Engine<C: Carrier> {
 
 impl<C: Carrier> Drop for Engine<C> {
     fn drop(&mut self) {
+        self.offload = None;
         self.ops.protocol.close(self.ops.core.place);
     }
 }
@@ -122,7 +129,8 @@ impl<C: Carrier> Operations<C> {
 impl<C: Carrier> Engine<C> {
     /// `stall`: how long multicast brings nothing before it has stalled, at first.
     pub(crate) fn new(carrier: C, core: Core, protocol: C::Protocol, stall: StallWindow) -> Self {
-        Self { carrier, ops: Operations::new(core, protocol, stall) }
+        let ops = Operations::new(core, protocol, stall);
+        Self { offload: None, is_last_offloaded: false, carrier, ops }
     }
 
     /// Starts an operation, ahead of which there is none.
@@ -143,6 +151,7 @@ impl<C: Carrier> Engine<C> {
 
     /// Makes a posted operation the one under way.
     fn begin(&mut self, posted: Posted<Task>, now_ps: u64) -> Result<(), Box<Failed>> {
+        self.is_last_offloaded = false;
         let Posted { request, plan, send, receive, posted_ps } = posted;
         let begun = match plan {
             Task::Blocks(plan) => {
@@ -182,7 +191,7 @@ impl<C: Carrier> Engine<C> {
 
     /// Gives a deferred operation to the carrier and the protocol if they can take it now. Returns whether they have.
     fn start(&mut self, now_ps: u64) -> Result<bool> {
-        let Self { carrier, ops } = self;
+        let Self { carrier, ops, .. } = self;
         let Some(operation) = ops.current.as_mut().filter(|operation| operation.state == State::Deferred) else {
             return Ok(false);
         };
@@ -239,7 +248,7 @@ impl<C: Carrier> Engine<C> {
         self.ops.core.check_fault()?;
         let now_ps = self.carrier.now_ps();
         let mut moved = self.carrier.receive(&mut self.ops, now_ps)?;
-        if let Some(posted) = self.ops.core.next(self.ops.is_free()) {
+        if let Some(posted) = self.ops.core.next(self.is_turn_of_carrier()) {
             let request = posted.request;
             if let Err(failed) = self.begin(posted, now_ps) {
                 self.ops.core.requests.finish(request, Err(failed));
@@ -255,7 +264,7 @@ impl<C: Carrier> Engine<C> {
         moved |= self.wind_up(now_ps)?;
         moved |= self.end_exchange(now_ps)?;
         self.carrier.flush(&mut self.ops, now_ps)?;
-        Ok(moved)
+        Ok(self.move_offload()? || moved)
     }
 
     /// Tries again to start a deferred operation. Returns whether it has begun, or has ended since it could not.
@@ -276,7 +285,7 @@ impl<C: Carrier> Engine<C> {
 
     /// Does what the protocol asks for.
     pub(crate) fn carry_out(&mut self, now_ps: u64) -> Result<()> {
-        let Self { carrier, ops } = self;
+        let Self { carrier, ops, offload, .. } = self;
         while let Some(action) = ops.protocol.next() {
             match action {
                 Action::Send { to, message } => {
@@ -293,7 +302,10 @@ impl<C: Carrier> Engine<C> {
                 Action::Fail(failure) => {
                     ops.fail(failure, now_ps);
                     let noted = carrier.failed(ops, failure, now_ps);
-                    ops.core.refuse_waiting(failure);
+                    // An offload ends them itself, together with what it has under way.
+                    if offload.is_none() {
+                        ops.core.refuse_waiting(failure);
+                    }
                     noted?;
                 }
             }

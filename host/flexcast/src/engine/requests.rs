@@ -157,7 +157,8 @@ impl Requests {
         (desk.broken, desk.calls) = (Some(failure), calls);
     }
 
-    fn calls(&self) -> Option<String> {
+    /// What two ranks have called, in words, if the communicator has failed because that differs.
+    pub(crate) fn calls(&self) -> Option<String> {
         self.desk().calls.clone()
     }
 

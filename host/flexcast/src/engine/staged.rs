@@ -48,14 +48,10 @@ impl Datapath for Staged {
         self.taken.is_empty()
     }
 
-    fn start(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
         assert_eq!(posted.posted_ps, NOW_PS);
         self.taken.push(posted);
         Ok(())
-    }
-
-    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
-        self.start(posted)
     }
 
     fn advance(&mut self) -> Result<bool> {

@@ -218,7 +218,7 @@ impl LoopbackCarrier {
             Ok(direct) => direct,
             Err(error) => return Err(posted.refuse(error)),
         };
-        let Engine { carrier, ops } = engine;
+        let Engine { carrier, ops, .. } = engine;
         let (summary, foreign_bytes) = (direct.summary(), direct.foreign_bytes());
         let posted = posted.map(|_| (name, Messages { direct, disagrees: false }));
         let bound_ps = ps(ops.core.config.barrier_timeout);
@@ -359,7 +359,7 @@ impl Carrier for LoopbackCarrier {
     }
 
     fn advance(engine: &mut Engine<Self>, mut moved: bool, now_ps: u64) -> Result<bool> {
-        let Engine { carrier, ops } = engine;
+        let Engine { carrier, ops, .. } = engine;
         // What has waited for the operation that has just begun.
         moved |= !carrier.held.is_empty() && carrier.receive(ops, now_ps)?;
         moved |= carrier.exchange(ops, now_ps);

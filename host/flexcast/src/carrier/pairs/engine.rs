@@ -81,7 +81,7 @@ fn start_collective<C: PairCarrier>(
     now_ps: u64,
 ) -> Result<(), Box<Failed>> {
     let decision = decide(engine, &posted.plan);
-    let Engine { carrier, ops } = engine;
+    let Engine { carrier, ops, .. } = engine;
     let need = carrier.pairs().need(&posted.plan, decision.algorithm(), &ops.core.config);
     let decision = decision.with_aggregation(need.as_ref().map(Need::aggregation));
     let decision = decision.with_fixed_point(need.as_ref().and_then(Need::fixed_point));
@@ -98,7 +98,7 @@ fn start_collective<C: PairCarrier>(
     if let Err(error) = engine.carry_out(now_ps) {
         engine.ops.core.set_fault(error);
     }
-    let Engine { carrier, ops } = engine;
+    let Engine { carrier, ops, .. } = engine;
     if let Some(exchange) = ops.exchange.as_mut() {
         let news = carrier.pairs_mut().start(exchange, now_ps);
         take_news(ops, news, now_ps);
@@ -114,7 +114,7 @@ fn take_news<C: PairCarrier>(ops: &mut Operations<C>, news: News, now_ps: u64) -
 
 /// Moves the collective on that is under way. Returns whether anything has happened.
 pub(crate) fn poll<C: PairCarrier>(engine: &mut Engine<C>, now_ps: u64) -> bool {
-    let Engine { carrier, ops } = engine;
+    let Engine { carrier, ops, .. } = engine;
     let Some(exchange) = ops.exchange.as_mut() else { return false };
     let deadline_ps = exchange.deadline_ps;
     let news = carrier.pairs_mut().poll(exchange, now_ps);

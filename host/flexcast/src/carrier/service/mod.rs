@@ -1,12 +1,13 @@
-//! Operations by the service processes of a card's Arm cores, around another datapath that carries out everything else.
+//! Offload to the service processes of a card's Arm cores; another carrier has everything else.
 //!
 //! Ranks agree when the communicator is made ([`set_up`]): all have their service process, or none uses any. A posted
 //! operation becomes a few messages to the process ([`call`]), over memory that is lent to it ([`lease`]); its end is a
-//! flag in the rank's memory ([`engine`]), or in memory that the ranks of a host share ([`segment`]). Which way an
+//! flag in the rank's memory ([`offload`]), or in memory that the ranks of a host share ([`segment`]). Which way an
 //! operation goes all ranks decide alike ([`settings`]).
 
 mod call;
-mod engine;
+mod fault;
+mod offload;
 mod returning;
 mod segment;
 mod set_up;

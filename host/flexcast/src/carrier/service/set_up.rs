@@ -8,7 +8,7 @@ use flexcast_proto::service::{Delivery, Locality, Topology, looks_at};
 use flexcast_service::{MemoryId, Session, SessionTiming, endpoint_of, read_secret};
 use flexio::ProtectionDomain;
 
-use super::engine::Engine;
+use super::offload::{Agreed, ServiceOffload};
 use super::segment::{Handle, Made, Segment};
 use super::settings::{SETTINGS_BYTES, Settings};
 use crate::bootstrap::Exchange;
@@ -199,14 +199,14 @@ fn open_segment(
     Segment::open(&handle, bytes, pd)
 }
 
-/// Puts service processes around a datapath, if all ranks have theirs. Collective: four exchanges, whatever comes of
-/// it.
+/// Offloads operations of a communicator to service processes, if all ranks have theirs. Collective: four exchanges,
+/// whatever comes of it.
 ///
 /// # Errors
 /// [`Error::Exchange`](crate::Error::Exchange). That there is no service process is none.
 pub(crate) fn set_up(parts: Parts, exchange: &mut dyn Exchange) -> Result<(Parts, ControlReport)> {
-    let Parts { card, datapath: inner, waiter, footprint } = parts;
-    let options = inner.core().config.service.clone();
+    let Parts { card, mut datapath, waiter, footprint } = parts;
+    let options = datapath.core().config.service.clone();
     let settings = Settings::of(&options);
     let rank = exchange.rank();
     let own = own_processes(&options);
@@ -282,11 +282,13 @@ pub(crate) fn set_up(parts: Parts, exchange: &mut dyn Exchange) -> Result<(Parts
         Err(reason) => {
             tracing::warn!(%reason, "not all ranks have a service process: the hosts carry the operations out");
             let report = ControlReport { control: Control::Host, reason: Some(reason) };
-            return Ok((Parts { card, datapath: inner, waiter, footprint }, report));
+            return Ok((Parts { card, datapath, waiter, footprint }, report));
         }
     };
-    let engine = Engine::new(inner, card.clone(), session, (map.topology, map.group), segment);
-    let parts = Parts { card, datapath: Box::new(engine), waiter, footprint };
+    let agreed = Agreed { session, topology: map.topology, group: map.group, segment };
+    let offload = ServiceOffload::new(datapath.core(), card.clone(), agreed);
+    datapath.set_offload(Box::new(offload));
+    let parts = Parts { card, datapath, waiter, footprint };
     Ok((parts, ControlReport::of(Control::Service)))
 }
 

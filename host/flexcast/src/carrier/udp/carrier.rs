@@ -536,7 +536,7 @@ impl Carrier for UdpCarrier {
     }
 
     fn begin_collective(engine: &mut Engine<Self>, posted: Posted<Collective>, _: u64) -> Result<(), Box<Failed>> {
-        let Engine { carrier, ops } = engine;
+        let Engine { carrier, ops, .. } = engine;
         let decision = match &posted.plan {
             Collective::SparseAllreduce { .. } if carrier.external.count() > 0 => Decision::of(Algorithm::Sparse),
             collective => {
@@ -568,7 +568,7 @@ impl Carrier for UdpCarrier {
     }
 
     fn advance(engine: &mut Engine<Self>, mut moved: bool, now_ps: u64) -> Result<bool> {
-        let Engine { carrier, ops } = engine;
+        let Engine { carrier, ops, .. } = engine;
         moved |= carrier.resume(ops);
         let heard = std::mem::take(&mut carrier.heard);
         moved |= carrier.exchange(ops, heard, now_ps);

@@ -223,10 +223,10 @@ impl Carrier for VerbsCarrier {
 
     fn advance(engine: &mut Engine<Self>, mut moved: bool, now_ps: u64) -> Result<bool> {
         moved |= engine.start_deferred(now_ps);
-        let Engine { carrier, ops } = engine;
+        let Engine { carrier, ops, .. } = engine;
         moved |= carrier.poll_own(ops, now_ps)?;
         moved |= pairs::poll(engine, now_ps);
-        let Engine { carrier, ops } = engine;
+        let Engine { carrier, ops, .. } = engine;
         carrier.repeat(ops, now_ps)?;
         moved |= carrier.detect_losses(ops, now_ps);
         moved |= watch::poll_time(ops, &mut carrier.incoming, send::STUCK_PS, now_ps);

@@ -53,7 +53,7 @@ impl DpaCarrier {
         decision: Decision,
         now_ps: u64,
     ) -> std::result::Result<(), Box<Failed>> {
-        let Engine { carrier, ops } = engine;
+        let Engine { carrier, ops, .. } = engine;
         let stream = match carrier.prepare_stream(ops, &mut posted, decision.algorithm()) {
             Ok(stream) => stream,
             Err(error) => return Err(posted.refuse(error)),
@@ -78,7 +78,7 @@ impl DpaCarrier {
         }
         // A rank may have called something else.
         engine.carry_out(now_ps)?;
-        let Engine { carrier, ops } = engine;
+        let Engine { carrier, ops, .. } = engine;
         let is_active = |operation: &&Operation| operation.state.is_active();
         let Some(operation) = ops.current.as_ref().filter(is_active) else { return Ok(()) };
         let (algorithm, receive) = (operation.algorithm, Buffer { region: operation.receive.region()?, offset: 0 });

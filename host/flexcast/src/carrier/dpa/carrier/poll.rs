@@ -41,13 +41,13 @@ impl DpaCarrier {
     /// Polls what the card's workers have reported, and the clock. `moved`: something else has happened since the last
     /// poll. Returns whether anything has.
     pub(super) fn poll(engine: &mut Engine<Self>, now_ps: u64, mut moved: bool) -> Result<bool> {
-        let Engine { carrier, ops } = engine;
+        let Engine { carrier, ops, .. } = engine;
         moved |= carrier.check(ops, now_ps)? | carrier.poll_copy(ops, now_ps)?;
         if engine.start_deferred(now_ps) {
             // The contexts have just been given the operation: nothing can have come of it.
             return Ok(true);
         }
-        let Engine { carrier, ops } = engine;
+        let Engine { carrier, ops, .. } = engine;
         let Some(operation) = ops.current.as_ref().filter(|operation| operation.state != State::Deferred) else {
             return Ok(moved);
         };

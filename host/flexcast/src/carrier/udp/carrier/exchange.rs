@@ -186,7 +186,7 @@ pub(super) fn begin(
     posted: Posted<Task>,
     decision: Decision,
 ) -> Result<(), Box<Failed>> {
-    let Engine { carrier, ops } = engine;
+    let Engine { carrier, ops, .. } = engine;
     let Posted { request, plan: task, send, mut receive, posted_ps } = posted;
     let started = carrier.bind(ops, &task, decision.algorithm(), (send.as_ref(), &mut receive));
     let kind = match started {

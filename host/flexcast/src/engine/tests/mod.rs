@@ -4,6 +4,8 @@
 //! a call that fails, time that passes. Whatever happens, in whatever order: each request ends exactly once, and with
 //! its buffers unless something may still reach them.
 
+mod offload;
+
 use flexcast_proto::{Action, Algorithm, Cause, Failure, FailureCode, PieceSet};
 
 use super::carrier::{LetGo, Withdrawn};
