@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use flexcast::{Card, Firmware, UdpOptions, VerbsOptions};
+use flexcast::{Card, Firmware, UdpOptions};
 use flexcast_cli::note;
 use flexio::Provider;
 
@@ -90,7 +90,7 @@ impl CardArgs {
         let sparse = self.sparse_firmware();
         let provider = if sparse.is_some() { Provider::system()? } else { Provider::rdma()? };
         let device = self.device(&provider)?;
-        started(Card::verbs(&provider, &device, &VerbsOptions::default())?, sparse)
+        started(Card::verbs(&provider, &device)?, sparse)
     }
 
     fn sparse_firmware(&self) -> Option<PathBuf> {

@@ -7,7 +7,6 @@ use std::time::Duration;
 use emu_config::Machine;
 use flexcast::{
     Buffer, Card, Communicator, Config, DatapathKind, Done, Failed, Firmware, Outcome, Request, Selection, Test,
-    VerbsOptions,
 };
 use flexio::Provider;
 
@@ -30,7 +29,7 @@ pub fn cards(datapath: DatapathKind, machine: &Machine, ranks: u32) -> (Provider
         let (name, firmware) = (format!("mlx5_{number}"), Firmware { name: "allgather", elf: &elf });
         match datapath {
             DatapathKind::Dpa => Card::open(&provider, &name, firmware),
-            _ => Card::verbs(&provider, &name, &VerbsOptions::default()),
+            _ => Card::verbs(&provider, &name),
         }
         .expect("the card opens")
     };

@@ -14,6 +14,7 @@
 
 use std::fs::File;
 use std::io::BufWriter;
+use std::time::Duration;
 
 use emu_machine::{Config, CostModel, LinkConfig, Machine, MachineError, Wiring, World};
 use flexio::{CardKind, EmulatorClock, Provider, Relax};
@@ -111,6 +112,10 @@ impl<R: Fn() -> bool + Send + Sync, N: Fn() -> u64 + Send + Sync> Relax for Cloc
 
     fn is_virtual(&self) -> bool {
         self.clock.is_virtual()
+    }
+
+    fn clock_skew(&self) -> Duration {
+        self.clock.clock_skew()
     }
 
     fn kind(&self) -> CardKind {

@@ -4,9 +4,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
+use flexcast::Card;
 use flexcast::aggregator::{Server, Settings, Status};
 use flexcast::bootstrap::Secret;
-use flexcast::{Card, VerbsOptions};
 use flexcast_daemon::http::Http;
 use flexcast_daemon::manager::{NotifyState, notify};
 use flexcast_daemon::signals::Signals;
@@ -74,7 +74,7 @@ fn card(device: &str, libraries: Option<&Path>) -> Result<Card, AggregatorError>
     };
     let opened = provider.map_err(flexcast::Error::from);
     opened
-        .and_then(|provider| Card::verbs(&provider, device, &VerbsOptions::default()))
+        .and_then(|provider| Card::verbs(&provider, device))
         .map_err(|source| AggregatorError::Device { device: device.to_owned(), source: Box::new(source) })
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::{OsString, c_char};
 use std::path::Path;
 
-use flexcast_rust::{Card, Firmware, VerbsOptions};
+use flexcast_rust::{Card, Firmware};
 use flexio::Provider;
 
 use crate::card::{CARD_DEFAULTS, OpenCard, flexcast_card_options};
@@ -167,8 +167,8 @@ impl Asked {
     fn verbs(&self) -> Result<OpenCard, Fault> {
         let provider = self.provider(if self.sparse.is_some() { Provider::system } else { Provider::rdma })?;
         let device = self.device(&provider)?;
-        let card = Card::verbs(&provider, &device, &VerbsOptions::default())
-            .map_err(|error| Given::blame(self.device.as_ref(), Fault::from(error)))?;
+        let card =
+            Card::verbs(&provider, &device).map_err(|error| Given::blame(self.device.as_ref(), Fault::from(error)))?;
         self.opened(card)
     }
 

@@ -74,7 +74,6 @@ pub use carrier::dpa::sparse::{
 pub use carrier::udp::{DEFAULT_PORT, Interface, MulticastArrival, ReceiveBuffer, UdpOptions};
 #[doc(hidden)]
 pub use carrier::udp::{MakeTap, Tap};
-pub use carrier::verbs::VerbsOptions;
 pub use error::{Error, Result};
 pub use flexcast_proto::Algorithm;
 pub use flexcast_proto::sparse::{FixedPoint, FixedPointError};

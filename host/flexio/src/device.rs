@@ -10,6 +10,7 @@ use verbs_sys as sys;
 use crate::error::{Error, Result};
 use crate::provider::Provider;
 use crate::raw::Raw;
+use crate::wait::HostWork;
 
 /// A card as listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,6 +181,13 @@ impl Device {
     #[must_use]
     pub fn provider(&self) -> &Provider {
         &self.0.provider
+    }
+
+    /// What a piece of work takes the host's processor in virtual time, in picoseconds; 0 where it takes what it takes,
+    /// and by default.
+    #[must_use]
+    pub fn work_ps(&self, work: HostWork) -> u64 {
+        self.0.provider.work_ps(&self.info().name, work)
     }
 
     /// Name, PCI address, interface, MAC.

@@ -108,5 +108,5 @@ pub use provider::Provider;
 pub use queue_pair::{QueueDepths, QueuePair, QueuePairBuilder, Transport};
 pub use ud_address::{LEAST_STATIC_RATE_MBIT_PER_S, UD_ADDRESS_BYTES, UdAddress};
 pub use verbs::{Completion, CompletionQueue};
-pub use wait::{Bound, CardKind, EmulatorClock, Relax, SpinLoop, wait};
+pub use wait::{Bound, CardKind, EmulatorClock, HostWork, Relax, SpinLoop, wait};
 pub use window::{Outbox, Window};

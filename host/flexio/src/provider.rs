@@ -13,14 +13,20 @@ use verbs_sys::VerbsApi;
 use crate::device::{Device, DeviceInfo, Mac};
 use crate::error::{Error, Result};
 use crate::sysfs;
-use crate::wait::{Bound, CardKind, EmulatorClock, Relax, SpinLoop, wait};
+use crate::wait::{Bound, CardKind, EmulatorClock, HostWork, Relax, SpinLoop, wait};
 
 /// Function tables and a way to wait: all that differs between a card and the emulator. Three tables, or that of verbs
 /// alone ([`Provider::rdma`]).
 ///
 /// A clone is the same provider. Whatever is made through it keeps it.
 #[derive(Clone)]
-pub struct Provider(Arc<Tables>);
+pub struct Provider {
+    tables: Arc<Tables>,
+    work: Option<Arc<WorkTimes>>,
+}
+
+/// What a piece of work takes the processor of the host that has the device of this name, in picoseconds.
+type WorkTimes = dyn Fn(&str, HostWork) -> u64 + Send + Sync;
 
 struct Tables {
     /// None where only verbs are installed.
@@ -89,13 +95,29 @@ impl Provider {
     #[must_use]
     pub unsafe fn from_tables(flexio: FlexioApi, verbs: VerbsApi, doca: DocaApi, relax: Box<dyn Relax>) -> Self {
         let (flexio, doca) = (Some(flexio), Some(doca));
-        Self(Arc::new(Tables { flexio, verbs, doca, relax, own_lock: Some(Mutex::new(())) }))
+        Self::of(Tables { flexio, verbs, doca, relax, own_lock: Some(Mutex::new(())) })
+    }
+
+    fn of(tables: Tables) -> Self {
+        Self { tables: Arc::new(tables), work: None }
+    }
+
+    /// The same provider for hosts whose work takes virtual time: `work` gives what a piece of it takes the host that
+    /// has the device of this name, in picoseconds. Without virtual time it is not asked.
+    #[must_use]
+    pub fn with_work(&self, work: impl Fn(&str, HostWork) -> u64 + Send + Sync + 'static) -> Self {
+        Self { tables: self.tables.clone(), work: Some(Arc::new(work)) }
+    }
+
+    /// What a piece of work takes a host in virtual time, in picoseconds.
+    pub(crate) fn work_ps(&self, device: &str, work: HostWork) -> u64 {
+        self.work.as_ref().filter(|_| self.relax().is_virtual()).map_or(0, |times| times(device, work))
     }
 
     /// A provider over tables that the loaders filled.
     fn installed(flexio: FlexioApi, verbs: VerbsApi, doca: DocaApi, relax: Box<dyn Relax>) -> Self {
         let (flexio, doca) = (Some(flexio), Some(doca));
-        Self(Arc::new(Tables { flexio, verbs, doca, relax, own_lock: None }))
+        Self::of(Tables { flexio, verbs, doca, relax, own_lock: None })
     }
 
     fn library<'p, T>(&'p self, api: &'p T, lock: Option<MutexGuard<'p, ()>>) -> Library<'p, T> {
@@ -106,18 +128,18 @@ impl Provider {
     /// The lock of libraries that promise nothing about threads. It guards no data: what a panic left is as good as
     /// before.
     fn lock(&self) -> Option<MutexGuard<'_, ()>> {
-        let lock = self.0.own_lock.as_ref().unwrap_or(&INSTALLED);
+        let lock = self.tables.own_lock.as_ref().unwrap_or(&INSTALLED);
         Some(lock.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The verbs functions, for one call.
     pub(crate) fn verbs(&self) -> Library<'_, VerbsApi> {
-        self.library(&self.0.verbs, None)
+        self.library(&self.tables.verbs, None)
     }
 
     /// The FlexIO functions, if there are any: what an application keeps.
     pub(crate) fn flexio_api(&self) -> Result<FlexioApi> {
-        self.0.flexio.ok_or_else(|| Error::NotInstalled {
+        self.tables.flexio.ok_or_else(|| Error::NotInstalled {
             looked_for: "libflexio.so".to_owned(),
             source: "the provider has verbs alone, by which no firmware is started".into(),
         })
@@ -136,7 +158,7 @@ impl Provider {
 
     /// Whether both are one provider.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.tables, &other.tables)
     }
 
     /// The libraries of an installed DOCA.
@@ -167,7 +189,7 @@ impl Provider {
                 source: error.into(),
             })?;
             let relax = Box::<SpinLoop>::default();
-            Ok(Self(Arc::new(Tables { flexio: None, verbs, doca: None, relax, own_lock: None })))
+            Ok(Self::of(Tables { flexio: None, verbs, doca: None, relax, own_lock: None }))
         })
     }
 
@@ -191,7 +213,7 @@ impl Provider {
     /// How this provider waits, and its clock.
     #[must_use]
     pub fn relax(&self) -> &dyn Relax {
-        &*self.0.relax
+        &*self.tables.relax
     }
 
     /// What its cards are.
@@ -220,7 +242,7 @@ impl Provider {
     /// # Errors
     /// [`Error::Doca`] or [`Error::Verbs`] when the list cannot be made.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>> {
-        let Some(api) = &self.0.doca else { return sysfs::devices(self) };
+        let Some(api) = &self.tables.doca else { return sysfs::devices(self) };
         let mut list = std::ptr::null_mut();
         let mut count = 0;
         // SAFETY: both out-parameters are writable.

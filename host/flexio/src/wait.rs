@@ -15,9 +15,22 @@ use crate::error::Error;
 pub enum CardKind {
     /// Cards, behind installed libraries.
     Hardware,
-    /// Emulated ones. They are slower than cards, and where several processes have some, their clocks differ by
-    /// milliseconds.
+    /// Emulated ones. They are slower than cards, and where several processes have some, their clocks differ
+    /// ([`Relax::clock_skew`]).
     Emulated,
+}
+
+/// Work of a host's processor. Where time is virtual it takes none, unless the provider says how much
+/// ([`Provider::with_work`](crate::Provider::with_work)); a real processor takes what it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HostWork {
+    /// A datagram, from the receive queue to its place.
+    Datagram,
+    /// A message of a reduction, without its blocks.
+    ReductionMessage,
+    /// A block of such a message.
+    ReductionBlock,
 }
 
 /// How a host waits, and the clock by which it gives up.
@@ -31,6 +44,11 @@ pub trait Relax: Send + Sync {
 
     /// Whether [`Relax::now_ps`] is virtual time, so that figures derived from it are *emulated*, not *measured*.
     fn is_virtual(&self) -> bool;
+
+    /// How far the clocks of cards of different processes may be from one another: 0 if they go alike.
+    fn clock_skew(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// What the cards are.
     fn kind(&self) -> CardKind {
@@ -77,6 +95,9 @@ impl Relax for SpinLoop {
 /// How long a host that finds a whole emulated machine at rest waits before it looks again: 1 us.
 const IDLE_STEP_PS: u64 = 1_000_000;
 
+/// Emulated cards are slow, and the time of some goes on while a process is not run.
+const EMULATED_CLOCK_SKEW: Duration = Duration::from_millis(100);
+
 /// Waiting beside emulated cards: their time counts, not the computer's.
 ///
 /// Virtual time stands still while a neighbour's process is not run, and so do the bounds of waits. A machine with
@@ -110,6 +131,10 @@ impl<R: Fn() -> bool + Send + Sync, N: Fn() -> u64 + Send + Sync> Relax for Emul
 
     fn is_virtual(&self) -> bool {
         self.is_virtual
+    }
+
+    fn clock_skew(&self) -> Duration {
+        EMULATED_CLOCK_SKEW
     }
 
     fn kind(&self) -> CardKind {

@@ -1,6 +1,6 @@
 //! Cards of the ranks of one thread.
 
-use flexcast::{Card, VerbsOptions};
+use flexcast::Card;
 use flexio::{Application, Provider};
 
 use super::SimError;
@@ -16,7 +16,7 @@ pub enum Opening<'o> {
     /// Loaded firmware on its DPA.
     Firmware(&'o Application),
     /// Nothing: the host receives and sends.
-    Verbs(VerbsOptions),
+    Verbs,
 }
 
 /// Opens the first `count` cards of a provider.
@@ -32,7 +32,7 @@ pub fn open_cards(provider: &Provider, count: usize, opening: Opening<'_>) -> Re
     let open = |(number, device): (u32, &flexio::DeviceInfo)| {
         let card = match opening {
             Opening::Firmware(application) => Card::open_with(provider, &device.name, application),
-            Opening::Verbs(options) => Card::verbs(provider, &device.name, &options),
+            Opening::Verbs => Card::verbs(provider, &device.name),
         };
         card.map_err(at(number))
     };

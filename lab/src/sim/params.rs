@@ -14,6 +14,8 @@ use crate::memory;
 
 /// Bytes beyond which nothing is computed from them: no machine has room for so many, and nothing overflows below.
 const MOST_BYTES: u64 = 1 << 40;
+/// Longest time that a chunk takes its receiver.
+const MOST_CHUNK_TIME: Duration = Duration::from_millis(1);
 
 /// What reductions do: exact in any order, so that every algorithm gives the same bytes.
 pub(crate) const REDUCTION: Reduction = Reduction::of(Operator::Sum, DataType::I32).expect("sums of integers");
@@ -254,7 +256,15 @@ impl SimParams {
         if !is_verbs && self.chunk_time > Duration::ZERO {
             return refuse("--chunk-ns", "the DPA takes what its instructions take: give --datapath verbs");
         }
+        if self.chunk_time > MOST_CHUNK_TIME {
+            return refuse("--chunk-ns", "at most 1000000");
+        }
         Ok(())
+    }
+
+    /// What a chunk takes the processor that receives it, in picoseconds.
+    pub(super) fn chunk_ps(&self) -> u64 {
+        self.chunk_time.as_nanos() as u64 * 1000
     }
 
     /// Whether cards run firmware.

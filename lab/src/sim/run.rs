@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use emu_machine::with_world;
-use flexcast::{Firmware, Selection, VerbsOptions};
-use flexio::Provider;
+use flexcast::{Firmware, Selection};
+use flexio::{HostWork, Provider};
 
 use super::algorithm::Algorithm;
 use super::buffers::Buffers;
@@ -89,8 +89,9 @@ fn communicator(
             group::open_cards(provider, params.cards(), Opening::Firmware(&application))?
         }
         None => {
-            let options = VerbsOptions::default().chunk_time(params.chunk_time);
-            group::open_cards(provider, params.cards(), Opening::Verbs(options))?
+            let chunk_ps = params.chunk_ps();
+            let work = move |_: &str, work| if work == HostWork::Datagram { chunk_ps } else { 0 };
+            group::open_cards(&provider.with_work(work), params.cards(), Opening::Verbs)?
         }
     };
     let mut parties = party::parties(&cards, &params, source)?;

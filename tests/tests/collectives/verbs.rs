@@ -6,9 +6,7 @@ use std::time::Duration;
 use emu_config::Machine;
 use emu_machine::Wiring;
 use emu_machine::fabric::{Fault, FaultEvent};
-use flexcast::{
-    Card, Cause, Communicator, Config, Control, DatapathKind, Overheads, Pending, Selection, Transport, VerbsOptions,
-};
+use flexcast::{Card, Cause, Communicator, Config, Control, DatapathKind, Overheads, Pending, Selection, Transport};
 use flexcast_lab::sim::params::{HostFault, Operation, SimParams};
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
@@ -159,6 +157,12 @@ fn a_chunk_takes_its_receiver_as_long_as_is_said() {
     assert!(free < chunks * 0.25, "{free} us of {chunks} chunks");
     assert!(slow >= chunks && slow < chunks + free, "{slow} us, and {free} us without");
     assert!(time_us(20) < free + 10.0);
+    let refused = |params: SimParams| params.check().expect_err("it is refused").to_string();
+    let long = SimParams { chunk_time: Duration::from_millis(2), ..params(2, Operation::Broadcast, bytes) };
+    let text = refused(long.clone());
+    assert!(text.contains("--chunk-ns") && text.contains("at most 1000000"), "{text}");
+    let text = refused(SimParams { datapath: DatapathKind::Dpa, ..long });
+    assert!(text.contains("--chunk-ns") && text.contains("--datapath verbs"), "{text}");
 }
 
 /// From the barrier on nothing is multicast that arrives: everything is read from the left neighbour.
@@ -233,7 +237,7 @@ fn runs_repeat_themselves() {
 /// Runs `body` with so many cards without firmware at a switch.
 fn with_cards(count: usize, body: impl FnOnce(&flexio::Provider, &[Card])) {
     let provider = emu_provider::emulated(Machine::default().config_of(count).expect("a switch")).expect("a machine");
-    let open = |number| Card::verbs(&provider, &format!("mlx5_{number}"), &VerbsOptions::default()).expect("it opens");
+    let open = |number| Card::verbs(&provider, &format!("mlx5_{number}")).expect("it opens");
     let cards: Vec<Card> = (0..count).map(open).collect();
     assert!(cards.iter().all(|card| card.datapath() == DatapathKind::Verbs && card.device().is_some()));
     body(&provider, &cards);

@@ -10,7 +10,7 @@ use emu_config::Machine;
 use emu_provider::Emulated;
 use flexcast::p2p::algorithm::{Allgather, Operation};
 use flexcast::p2p::{self, Connections, Group};
-use flexcast::{Card, Cause, Communicator, Config, Control, FailureCode, Outcome, Pending, VerbsOptions};
+use flexcast::{Card, Cause, Communicator, Config, Control, FailureCode, Outcome, Pending};
 use flexcast_proto::RankInfo;
 use flexcast_proto::service::SharedList;
 use flexcast_proto::service::wire::Endpoint;
@@ -55,8 +55,7 @@ impl Carrier {
         }
         let machine = Machine::default().config_of(count).expect("a switch");
         let provider = emu_provider::emulated(machine).expect("a machine");
-        let open =
-            |number| Card::verbs(&provider, &format!("mlx5_{number}"), &VerbsOptions::default()).expect("it opens");
+        let open = |number| Card::verbs(&provider, &format!("mlx5_{number}")).expect("it opens");
         let cards: Vec<Card> = (0..count).map(open).collect();
         body(&provider, &cards);
     }

@@ -14,7 +14,7 @@ use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::registration::Limits;
 use flexcast::{
     Allgather, Alltoall, Blocks, Buffer, Card, Cause, Communicator, Config, Control, Done, Error, Firmware, Overheads,
-    Request, ServiceDelivery, ServiceOptions, UserMemory, VerbsOptions,
+    Request, ServiceDelivery, ServiceOptions, UserMemory,
 };
 use flexcast_proto::service::wire::Secret;
 use flexcast_proto::service::{Multicast, StagedReader, Staging};
@@ -85,7 +85,7 @@ impl World {
 
     /// Runs `body` for each rank in a thread of its own.
     fn run(&self, options: impl Fn(u32) -> ServiceOptions + Sync, body: impl Fn(&Place) + Sync) {
-        let open = |device: &str| Card::verbs(&self.machine.provider, device, &VerbsOptions::default());
+        let open = |device: &str| Card::verbs(&self.machine.provider, device);
         self.run_on(open, options, body);
     }
 

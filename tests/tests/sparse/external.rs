@@ -13,7 +13,7 @@ use flexcast::p2p::sparse::{self, Worker};
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{
     Aggregation, Allreduce, Card, Communicator, Config, DatapathKind, Error, Outcome, Pending, Request, SparseOptions,
-    UdpOptions, VerbsOptions,
+    UdpOptions,
 };
 use flexcast_proto::session::{CHALLENGE_BYTES, Dialling, Party, Secret, VERDICT_BYTES};
 use flexcast_service::keyed_hash;
@@ -43,7 +43,7 @@ fn cards(datapath: DatapathKind, machine: &Machine, ranks: u32) -> (Provider, Ve
     // Only the ranks' cards run the datapath's image.
     drop(last);
     let name = format!("mlx5_{ranks}");
-    let card = Card::verbs(&provider, &name, &VerbsOptions::default()).expect("the card opens");
+    let card = Card::verbs(&provider, &name).expect("the card opens");
     (provider, cards, card)
 }
 

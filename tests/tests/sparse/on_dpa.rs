@@ -10,7 +10,7 @@ use flexcast::p2p::reference;
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{
     Aggregation, Allreduce, Card, Cause, Communicator, Config, DatapathKind, Error, Firmware, Pending, Request,
-    SparseOptions, UdpOptions, VerbsOptions,
+    SparseOptions, UdpOptions,
 };
 use flexcast_tests::card_ranks::{self, CardRanks, filled};
 use flexcast_tests::sparse_world::contributions;
@@ -134,7 +134,7 @@ fn a_rank_that_goes_in_the_middle_is_named_by_all() {
 #[test]
 fn settings_that_cannot_be_are_refused_with_what_to_do() {
     let (provider, cards) = cards(DatapathKind::Verbs, &Machine::default(), 2);
-    let plain = Card::verbs(&provider, "mlx5_0", &VerbsOptions::default()).expect("the card opens");
+    let plain = Card::verbs(&provider, "mlx5_0").expect("the card opens");
     let error = Pending::new(&plain, 0, 2, config()).expect_err("no image");
     told(&error, &["sparse_aggregation is dpa", "image `sparse`", "start_aggregators", "FLEXCAST_SPARSE_FIRMWARE"]);
     // What the DPA needs of it is alike on all ranks, or all are told.

@@ -11,7 +11,7 @@ use crate::carrier::Parts;
 use crate::carrier::dpa::card::DpaCard;
 use crate::carrier::loopback::Loopback;
 use crate::carrier::udp::{Interface, UdpOptions};
-use crate::carrier::verbs::{VerbsCard, VerbsOptions};
+use crate::carrier::verbs::VerbsCard;
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
 use crate::op::config::Config;
@@ -81,7 +81,8 @@ pub(crate) trait CarrierCard: fmt::Debug + Send + Sync {
 
     /// The configuration of communicators that nobody has changed.
     fn defaults(&self) -> Config {
-        self.pd().map_or_else(Config::default, |pd| Config::for_kind(pd.device().provider().kind()))
+        let skew = self.pd().map_or(Duration::ZERO, |pd| pd.device().provider().relax().clock_skew());
+        Config::for_clock_skew(skew)
     }
 
     /// Makes the queues and threads of a rank.
@@ -163,9 +164,8 @@ impl Card {
     ///
     /// # Errors
     /// [`Error::Flexio`](crate::Error::Flexio): no such card, or a refusal of it.
-    /// [`Error::Config`](crate::Error::Config): an option that the card cannot have.
-    pub fn verbs(provider: &Provider, device: &str, options: &VerbsOptions) -> Result<Self> {
-        VerbsCard::open(provider, device, options).map(Self::of)
+    pub fn verbs(provider: &Provider, device: &str) -> Result<Self> {
+        VerbsCard::open(provider, device).map(Self::of)
     }
 
     /// Takes a network interface of this computer: collectives go by IP multicast, and what is lost over TCP. No

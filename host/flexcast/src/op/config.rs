@@ -9,8 +9,6 @@ use std::time::Duration;
 use flexcast_proto::cutoff::transfer_ps;
 use flexcast_proto::{ImmediateLayout, chains_for};
 
-use flexio::CardKind;
-
 use crate::bootstrap::{Secret, SecretError};
 use crate::error::{Error, Result};
 use crate::op::aggregation::Aggregation;
@@ -396,21 +394,18 @@ pub(crate) struct Derived {
     pub(crate) streams: u32,
 }
 
-/// Time for recovery beside emulated cards: they are slow, and the time of some goes on while a process is not run.
-const EMULATED_RECOVERY_TIMEOUT: Duration = Duration::from_secs(1);
-/// The clocks of emulated cards of several processes differ by milliseconds.
-const EMULATED_CUTOFF_SLACK: Duration = Duration::from_millis(100);
+/// Time for recovery, as a multiple of how far clocks may be from one another.
+const SKEWS_OF_RECOVERY: u32 = 10;
 
 impl Config {
-    /// The defaults for cards of this kind.
-    pub(crate) fn for_kind(kind: CardKind) -> Self {
-        match kind {
-            CardKind::Emulated => Self {
-                recovery_timeout: EMULATED_RECOVERY_TIMEOUT,
-                overheads: Overheads { cutoff_slack: EMULATED_CUTOFF_SLACK, ..Overheads::default() },
-                ..Self::default()
-            },
-            _ => Self::default(),
+    /// The defaults for cards whose clocks may be that far from one another.
+    pub(crate) fn for_clock_skew(skew: Duration) -> Self {
+        let Self { recovery_timeout, overheads, .. } = Self::default();
+        let cutoff_slack = overheads.cutoff_slack.max(skew);
+        Self {
+            recovery_timeout: recovery_timeout.max(skew * SKEWS_OF_RECOVERY),
+            overheads: Overheads { cutoff_slack, ..overheads },
+            ..Self::default()
         }
     }
 

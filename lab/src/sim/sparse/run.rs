@@ -1,16 +1,16 @@
 //! Run of a simulated sparse AllReduce: make workers and aggregators, let them sum up, compare every sum.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use emu_machine::with_world;
 use flexcast::p2p::reference;
 use flexcast::p2p::sparse::{self, Aggregator, Arrays, Call, Config, Order, Settings, Worker};
 use flexcast::{
     AggregatorCard, AggregatorOptions, Allreduce, Communicator, Done, DpaAggregator, Firmware, Pending,
-    PreparedAggregator, Request, SparseOptions, Test, VerbsOptions,
+    PreparedAggregator, Request, SparseOptions, Test,
 };
 use flexcast_proto::sparse::Shard;
-use flexio::{ProtectionDomain, Provider};
+use flexio::{HostWork, ProtectionDomain, Provider};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -178,7 +178,7 @@ impl Ranks {
                 let application = Firmware { name, elf }.load(provider).map_err(at(0))?;
                 open_cards(provider, count, Opening::Firmware(&application))?
             }
-            None => open_cards(provider, count, Opening::Verbs(VerbsOptions::default()))?,
+            None => open_cards(provider, count, Opening::Verbs)?,
         };
         let config = flexcast::Config::default().reproducible(params.in_rank_order);
         let make = |(rank, card)| Pending::new(card, rank, params.workers, config.clone()).map_err(at(rank));
@@ -243,18 +243,19 @@ fn check_time(provider: &Provider, start_ps: u64, open: impl FnOnce() -> Option<
     }
 }
 
-/// What an aggregator takes for a message and each of its blocks.
-fn times(params: &SparseSim, kind: AggregatorKind) -> (Duration, Duration) {
+/// What an aggregator takes for a message and each of its blocks, in picoseconds.
+fn times(params: &SparseSim, kind: AggregatorKind) -> (u64, u64) {
     if !params.processor_times {
-        return (Duration::ZERO, Duration::ZERO);
+        return (0, 0);
     }
     let machine = Host::default().machine();
     let node = match kind {
         AggregatorKind::Cpu => machine.host,
         AggregatorKind::Arm => machine.arm,
     };
+    // Whole nanoseconds.
     let block_ns = u64::from(params.block_bytes) * 1_000_000_000 / node.core_add_bytes_per_s;
-    (Duration::from_nanos(node.message_ps / 1000), Duration::from_nanos(block_ns))
+    (node.message_ps / 1000 * 1000, block_ns * 1000)
 }
 
 /// Name of a card.
@@ -293,9 +294,14 @@ impl Apart {
         let (mut theirs, mut answers) = (Vec::new(), Vec::new());
         for (own, kind) in (0..).zip(kinds) {
             let card = params.workers + own;
-            let (message_time, block_time) = times(params, *kind);
-            let config = Config { message_time, block_time, ..Config::default() };
-            let prepared = Aggregator::prepare(&domain(provider, card)?, settings, own, config);
+            let (message_ps, block_ps) = times(params, *kind);
+            let work = move |_: &str, work| match work {
+                HostWork::ReductionMessage => message_ps,
+                HostWork::ReductionBlock => block_ps,
+                _ => 0,
+            };
+            let domain = domain(&provider.with_work(work), card)?;
+            let prepared = Aggregator::prepare(&domain, settings, own, Config::default());
             let (pending, endpoint) = prepared.map_err(party(card))?;
             theirs.push(pending);
             answers.push(endpoint);

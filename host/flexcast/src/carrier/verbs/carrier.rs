@@ -100,7 +100,7 @@ impl VerbsCarrier {
             ..Conditions::new(&config, place.ranks(), mtu_bytes, conversation.eager_bytes())
         };
         let carrier = Self {
-            arrivals: Arrivals::new(card.chunk_ps()),
+            arrivals: Arrivals::new(card.device().work_ps(flexio::HostWork::Datagram)),
             window: Window::new(place, 1, WAITS),
             ids: CollectiveIds::new(derived.layout, ps(config.packet_lifetime)),
             queues,

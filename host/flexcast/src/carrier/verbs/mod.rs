@@ -18,4 +18,3 @@ mod receive;
 mod send;
 
 pub(crate) use card::VerbsCard;
-pub use card::VerbsOptions;

@@ -21,7 +21,7 @@ pub(super) struct Arrivals {
     waiting: VecDeque<Completion>,
     /// Slots whose receives are to be posted again; kept for their room.
     free: Vec<u32>,
-    /// What one takes the processor, in virtual time; 0 where that has a time of its own.
+    /// What one takes the processor ([`Device::work_ps`](flexio::Device::work_ps)).
     chunk_ps: u64,
     /// When the processor is done with the first that waits.
     done_ps: Option<u64>,

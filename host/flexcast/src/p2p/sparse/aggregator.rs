@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use flexcast_proto::sparse::{self, Added, AggregatorLimits, Received};
-use flexio::{Bound, Completion, CompletionQueue, LocalSlice, ProtectionDomain};
+use flexio::{Bound, Completion, CompletionQueue, HostWork, LocalSlice, ProtectionDomain};
 
 use super::endpoint::Own;
 use super::link::{Link, Work, completions};
@@ -36,6 +36,9 @@ pub struct Aggregator {
     unsent: VecDeque<Unsent>,
     failed: bool,
     patience: Patience,
+    /// What a message takes the processor, and each of its blocks ([`flexio::Device::work_ps`]).
+    message_ps: u64,
+    block_ps: u64,
     /// Until when what has come takes the processor.
     busy_ps: u64,
     /// When the last operation has ended; none while none has.
@@ -119,6 +122,8 @@ impl Aggregator {
             unsent: VecDeque::new(),
             failed: false,
             patience: Patience::default(),
+            message_ps: pd.device().work_ps(HostWork::ReductionMessage),
+            block_ps: pd.device().work_ps(HostWork::ReductionBlock),
             busy_ps: 0,
             ended_ps: None,
             statistics,
@@ -392,8 +397,7 @@ impl Aggregator {
         }
         let blocks = u64::from(added.additions.blocks());
         self.statistics.blocks += blocks;
-        let Config { message_time, block_time, .. } = self.config;
-        let takes_ps = (message_time.as_nanos() as u64 + block_time.as_nanos() as u64 * blocks) * 1000;
+        let takes_ps = self.message_ps + self.block_ps * blocks;
         self.busy_ps = self.busy_ps.max(now_ps) + takes_ps;
         let Some(answer) = &added.answer else { return Ok(()) };
         let (last, at_ps) = (answer.is_last(), self.busy_ps);

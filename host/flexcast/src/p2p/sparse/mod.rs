@@ -51,8 +51,6 @@ mod staged;
 pub(crate) mod sums;
 mod worker;
 
-use std::time::Duration;
-
 use flexcast_proto::sparse::{Parameters, Shards};
 use flexio::{Bound, Retry};
 
@@ -181,7 +179,7 @@ impl Settings {
     }
 }
 
-/// How patient connections are, and what an aggregator takes for its work.
+/// How patient connections are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Patience of the connections with a silent peer. Default: 8.4 ms, 7 times, as a communicator's.
@@ -190,18 +188,12 @@ pub struct Config {
     pub bound: Bound,
     /// Traffic class. Default 0.
     pub class: u8,
-    /// Virtual time that a message takes an aggregator, and each block of it, for emulated cards: there the host's work
-    /// takes no time unless this says so. Default 0.
-    pub message_time: Duration,
-    /// See [`Config::message_time`].
-    pub block_time: Duration,
 }
 
 impl Default for Config {
     fn default() -> Self {
         let super::Config { retry, bound, data_class, .. } = super::Config::default();
-        let (message_time, block_time) = (Duration::ZERO, Duration::ZERO);
-        Self { retry, bound, class: data_class, message_time, block_time }
+        Self { retry, bound, class: data_class }
     }
 }
 
