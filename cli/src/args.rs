@@ -9,10 +9,12 @@ use crate::calibrate_args::CalibrateArgs;
 use crate::compare_args::CompareArgs;
 use crate::flow_args::FlowArgs;
 use crate::images_args::ImagesArgs;
-use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
+use crate::look_args::{PsArgs, StatsArgs, TraceArgs};
+use crate::observe_args::ObserveArgs;
 use crate::pair_args::PairArgs;
 use crate::perf_args::PerfArgs;
 use crate::plan_args::PlanArgs;
+use crate::provider_name::ProviderName;
 use crate::reference_args::ReferenceArgs;
 use crate::report_args::ReportArgs;
 use crate::service_args::ServiceCommand;
@@ -95,15 +97,6 @@ pub(crate) enum Command {
     Emu(EmuCommand),
 }
 
-/// Who implements the vendor's libraries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ProviderName {
-    /// The emulator: two cards in this process.
-    Emu,
-    /// The libraries of an installed DOCA, loaded at run time.
-    System,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct DevicesArgs {
     /// Who implements the vendor's libraries.
@@ -128,7 +121,7 @@ pub(crate) struct TputArgs {
     #[command(flatten)]
     pub(crate) pair: PairArgs,
     #[command(flatten)]
-    pub(crate) look: LookArgs,
+    pub(crate) look: ObserveArgs,
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
 }
@@ -158,7 +151,7 @@ pub(crate) struct ImageArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
     #[command(flatten)]
-    pub(crate) look: LookArgs,
+    pub(crate) look: ObserveArgs,
 }
 
 #[derive(Debug, Args)]

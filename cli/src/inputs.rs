@@ -7,8 +7,8 @@ use flexcast_lab::memory;
 use flexcast_lab::tput::run::ImageFile;
 use flexio::Provider;
 
-use crate::args::ProviderName;
 use crate::images_args;
+use crate::provider_name::ProviderName;
 
 /// Copies of what is sent: the file, the buffers of both ranks, and a copy to compare.
 const SOURCE_COPIES: u64 = 4;

@@ -4,7 +4,8 @@ use anyhow::bail;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
 
-use crate::args::{Command, EmuCommand, ProviderName};
+use crate::args::{Command, EmuCommand};
+use crate::provider_name::ProviderName;
 use crate::service_args::ServiceCommand;
 
 /// The variable, which the C library and the emulator's libraries read, too.

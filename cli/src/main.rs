@@ -16,10 +16,12 @@ mod interrupt;
 mod log;
 mod look_args;
 mod model_args;
+mod observe_args;
 mod pair_args;
 mod perf_args;
 mod plan_args;
 mod progress;
+mod provider_name;
 #[cfg(test)]
 mod readme;
 mod reference_args;

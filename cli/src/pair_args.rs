@@ -6,7 +6,7 @@ use emu_provider::Emulated;
 use flexcast_lab::machine_args::MachineArgs;
 use flexio::Provider;
 
-use crate::args::ProviderName;
+use crate::provider_name::ProviderName;
 
 /// The two cards, who drives them, and the form of the result.
 #[derive(Debug, Args)]

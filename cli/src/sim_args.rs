@@ -7,7 +7,7 @@ use flexcast_lab::options::whole;
 use flexcast_lab::shard::Shard;
 use flexcast_lab::sim::spec::SimSpec;
 
-use crate::look_args::LookArgs;
+use crate::observe_args::ObserveArgs;
 
 #[derive(Debug, Args)]
 pub(crate) struct SimArgs {
@@ -24,7 +24,7 @@ pub(crate) struct SimArgs {
     #[command(flatten)]
     pub(crate) spec: SimSpec,
     #[command(flatten)]
-    pub(crate) look: LookArgs,
+    pub(crate) look: ObserveArgs,
 }
 
 #[derive(Clone, Debug, Args)]

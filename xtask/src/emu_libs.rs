@@ -64,7 +64,7 @@ pub(crate) fn build_host(profile: &str) -> Result<PathBuf> {
     let package = "emu-libs";
     status::say("Building", format_args!("{LIBRARY} from {package}"));
     process::run(&mut workspace::cargo_build(profile, package, &["--lib"]))?;
-    let archive = workspace::target_dir()?.join(profile_folder(profile)).join("libemu_libs.a");
+    let archive = workspace::target_dir()?.join(workspace::profile_folder(profile)).join("libemu_libs.a");
     let exports = workspace::root().join("emu/libflexio/link.map");
     link(&compiler, &archive, &folder.join(LIBRARY), LIBRARY, &exports)?;
     for name in OTHER_NAMES {
@@ -99,15 +99,6 @@ pub(crate) fn compiler(library: &str, find: impl Fn(&str) -> Option<PathBuf>) ->
             "neither gcc nor cc is on the search path: {library} is linked by one of them; \
              install a C compiler (Debian: `apt-get install gcc`)"
         ),
-    }
-}
-
-pub(crate) fn profile_folder(profile: &str) -> &str {
-    // Cargo's built-in profiles share two folders.
-    match profile {
-        "dev" | "test" => "debug",
-        "bench" => RELEASE,
-        other => other,
     }
 }
 

@@ -77,7 +77,7 @@ pub(crate) fn build(name: &str, profile: &str, c: bool) -> Result<Built> {
     build::build(&Toolchain::load("emu")?, &workspace::images()?)?;
     let image = workspace::image_dir("emu").join("allgather.elf");
     let libraries = emu_libs::build_host(profile)?;
-    let folder = workspace::target_dir()?.join(emu_libs::profile_folder(profile));
+    let folder = workspace::target_dir()?.join(workspace::profile_folder(profile));
     let cargo = |package: &str, what: &[&str]| process::run(&mut workspace::cargo_build(profile, package, what));
     cargo("flexcast-cli", &["--bin", "flexcast"])?;
     let program = if c {

@@ -112,7 +112,7 @@ pub(crate) fn install(prefix: &Path, profile: &str, toolchain: &Toolchain) -> Re
     let images = build::build(toolchain, &IMAGES.map(str::to_owned))?;
     status::say("Building", format_args!("{LIBRARY} from flexcast-capi"));
     process::run(&mut workspace::cargo_build(profile, "flexcast-capi", &["--lib"]))?;
-    let built = workspace::target_dir()?.join(emu_libs::profile_folder(profile)).join("libflexcast.a");
+    let built = workspace::target_dir()?.join(workspace::profile_folder(profile)).join("libflexcast.a");
 
     let [package, share] = ["lib/pkgconfig", "share/flexcast"].map(|name| prefix.join(name));
     for folder in [&package, &share] {

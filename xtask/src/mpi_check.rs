@@ -280,6 +280,6 @@ fn library(profile: &str) -> Result<PathBuf> {
     process::run(&mut cargo)?;
     let target = workspace::target_dir()?;
     let prefix = target.join("mpi/prefix");
-    install::library(&prefix, &target.join(emu_libs::profile_folder(profile)).join("libflexcast.a"))?;
+    install::library(&prefix, &target.join(workspace::profile_folder(profile)).join("libflexcast.a"))?;
     Ok(prefix)
 }

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{emu_libs, process, reproducible};
+use crate::{process, reproducible};
 
 /// Root of the repository: this crate lives one level below. The variable `FLEXCAST_ROOT` names another one; tests work
 /// on copies with it.
@@ -152,7 +152,7 @@ pub(crate) fn program(package: &str, name: &str, profile: &str) -> Result<PathBu
     }
     process::run(&mut command)?;
     let target = metadata(&own_root().join("Cargo.toml"))?.target_directory;
-    let path = target.into_std_path_buf().join(emu_libs::profile_folder(profile)).join(name);
+    let path = target.into_std_path_buf().join(profile_folder(profile)).join(name);
     if !path.is_file() {
         bail!("cargo built {package}, but {} is not there", path.display());
     }
@@ -194,6 +194,16 @@ pub(crate) fn private_prefixes() -> Vec<String> {
     prefixes.push(root().to_string_lossy().into_owned());
     prefixes.extend(std::env::var("HOME").ok().filter(|home| home.len() > 1));
     prefixes
+}
+
+/// Folder of target/ in which cargo puts what it builds with a profile.
+pub(crate) fn profile_folder(profile: &str) -> &str {
+    // Cargo's built-in profiles share two folders.
+    match profile {
+        "dev" | "test" => "debug",
+        "bench" => RELEASE,
+        other => other,
+    }
 }
 
 #[cfg(test)]

@@ -13,9 +13,10 @@ use flexcast_lab::tput::plan::{Params, Plan};
 use flexcast_lab::tput::run::{Cards, made_up_bytes, names, run as run_plan};
 
 use super::scaling;
-use crate::args::{BenchArgs, ProviderName};
+use crate::args::BenchArgs;
 use crate::inputs::open_provider;
 use crate::progress::progress_bar;
+use crate::provider_name::ProviderName;
 
 /// Bytes of a chunk: small, so that the link is faster than one thread.
 const CHUNK_BYTES: u32 = 1024;

@@ -18,9 +18,10 @@ use flexcast_lab::tput::run::{ImageFile, made_up_bytes, names, run as run_plan};
 use indicatif::ProgressBar;
 
 use super::{collectives, demo_overlap, demo_sparse};
-use crate::args::{DemoArgs, ProviderName};
+use crate::args::DemoArgs;
 use crate::inputs::{open_provider, read_source};
 use crate::progress::{progress_bar, show};
+use crate::provider_name::ProviderName;
 
 const THREADS: [u32; 5] = [1, 2, 4, 8, 16];
 const LOSS_PPM: [u32; 2] = [0, 10_000];

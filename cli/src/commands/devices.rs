@@ -6,7 +6,8 @@ use flexcast_cli::out;
 use flexio::{CardKind, Provider};
 use serde::Serialize;
 
-use crate::args::{DevicesArgs, ProviderName};
+use crate::args::DevicesArgs;
+use crate::provider_name::ProviderName;
 
 /// What `--provider system` finds.
 fn real() -> String {

@@ -9,11 +9,12 @@ use flexcast_cli::{note, out};
 use flexio::LogDecoder;
 
 use super::{deploy, sim, tput};
-use crate::args::ProviderName;
-use crate::look_args::{LookArgs, PsArgs, StateArgs, StatsArgs, TraceArgs, Traced};
+use crate::look_args::{PsArgs, StateArgs, StatsArgs, TraceArgs, Traced};
+use crate::observe_args::ObserveArgs;
+use crate::provider_name::ProviderName;
 
 /// Starts to look as the options say; before anything is made on the machine.
-pub(super) fn start(args: &LookArgs, provider: ProviderName) -> anyhow::Result<Option<Look>> {
+pub(super) fn start(args: &ObserveArgs, provider: ProviderName) -> anyhow::Result<Option<Look>> {
     let Some(options) = args.options() else { return Ok(None) };
     anyhow::ensure!(
         provider == ProviderName::Emu,

@@ -13,10 +13,10 @@ use flexcast_lab::sim::sparse;
 use indicatif::ProgressBar;
 
 use super::look;
-use crate::args::ProviderName;
 use crate::capture::Capture;
 use crate::inputs::{read_image, read_source};
 use crate::progress::progress_bar;
+use crate::provider_name::ProviderName;
 use crate::sim_args::SimArgs;
 
 pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use emu_machine::{Driver, Wiring, World};
 
 use crate::driver_thread::{self, Plan};
+use crate::flush::Flush;
+use crate::limits::IDLE;
 use crate::wire::{Wire, WireCounters};
 
 const PS_PER_NS: u64 = 1_000;
@@ -18,8 +20,6 @@ const BATCH: usize = 32;
 const TURN: Duration = Duration::from_millis(1);
 /// Whoever should look looks within this, or the process was not run: then time stood still, and timers do not notice.
 const LATE: Duration = Duration::from_micros(500);
-/// Longest sleep of a machine to which nothing happens.
-pub(crate) const IDLE: Duration = Duration::from_millis(50);
 /// What is due within this is not worth a sleep.
 const SPIN: Duration = Duration::from_micros(30);
 /// Longest that a program's call to poll an empty queue takes: it may have other things to look at.
@@ -68,7 +68,7 @@ pub struct Bridge {
     limit_ps: u64,
     /// What an answer takes of virtual time; 0 until the machine has been seen.
     answer_ps: u64,
-    flush: Option<crate::make::Flush>,
+    flush: Option<Flush>,
 }
 
 /// What a machine takes to answer a frame: its way in, the card's work, and the way out.
@@ -105,7 +105,7 @@ impl Bridge {
     }
 
     /// Has a capture written to its file whenever the bridge has nothing else to do.
-    pub(crate) fn flushing(self, flush: Option<crate::make::Flush>) -> Self {
+    pub(crate) fn flushing(self, flush: Option<Flush>) -> Self {
         Self { flush, ..self }
     }
 

@@ -13,7 +13,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::SigSet;
 use nix::sys::time::TimeSpec;
 
-use crate::bridge::{Bridge, IDLE};
+use crate::bridge::Bridge;
+use crate::limits::IDLE;
 
 /// As long as a thread of the program polls, it drives the machine itself; the driver thread looks this often whether
 /// it still does. Longer than a call to poll takes.

@@ -16,8 +16,11 @@
 mod bridge;
 mod datagram;
 mod driver_thread;
+mod error;
 mod fault_sink;
+mod flush;
 mod launcher;
+mod limits;
 mod make;
 mod pace;
 mod peer;
@@ -28,15 +31,15 @@ mod shared;
 mod wire;
 
 pub use bridge::{Bridge, BridgeCounters};
+pub use error::BridgeError;
 pub use fault_sink::{RACES_VARIABLE, races, report_races, say};
-pub use make::{BridgeError, make};
+pub use limits::PEER_TIMEOUT_VARIABLE as PEER_TIMEOUT;
+pub use make::make;
 pub use peer::PeerConfig;
 pub use peers::attempt;
 pub use share::{
     Client, Lost, MAX_MESSAGE_BYTES, Remote, RemoteClock, Reply, Seldom, Session, ShareCounters, VERSION, serve_with,
     share_counters,
 };
-pub use shared::{
-    INLINE, PEER_TIMEOUT, VARIABLE, attached, await_socket, is_driven, leave, relax, will_sleep, with_world,
-};
+pub use shared::{INLINE, VARIABLE, attached, await_socket, is_driven, leave, relax, will_sleep, with_world};
 pub use wire::{Wire, WireCounters};

@@ -2,71 +2,17 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use emu_config::{ConfigError, MOST_TIMEOUT_MS, Machine, ShareTable};
-use emu_machine::{MachineError, Shared, World};
+use emu_config::{Machine, ShareTable};
+use emu_machine::{Shared, World};
 
 use crate::bridge::Bridge;
 use crate::driver_thread;
+use crate::error::BridgeError;
+use crate::flush::Flush;
 use crate::peers;
 use crate::share::Server;
-
-/// Why there is no machine of a description.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BridgeError {
-    /// The description is of none.
-    #[error("the machine file: {0}")]
-    Config(#[from] ConfigError),
-    /// The machine cannot be built so.
-    #[error("the machine file: {0}")]
-    Machine(#[from] MachineError),
-    /// Not an address.
-    #[error("the machine file: bridge.{key} is {value:?}, but must be HOST:PORT of this or another computer: {source}")]
-    Address {
-        /// `listen`, `peer` or `peers`.
-        key: &'static str,
-        /// What it is.
-        value: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The peers do not fit together.
-    #[error("the machine file: bridge: {0}")]
-    Peers(String),
-    /// A time that nobody waits.
-    #[error("the machine file: bridge.peer_timeout_ms is {0}, but must be 1 to {MOST_TIMEOUT_MS} ms")]
-    Timeout(u64),
-    /// The bridge cannot be set up.
-    #[error("the bridge cannot listen on {listen}: {source}; is it taken by another program?")]
-    Bridge {
-        /// The address.
-        listen: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The cards cannot be shared.
-    #[error("the cards cannot be shared at {}: {source}", socket.display())]
-    Share {
-        /// The socket.
-        socket: PathBuf,
-        /// What the system said, or who has it.
-        source: io::Error,
-    },
-    /// A machine that runs by itself needs a thread, and a few descriptors.
-    #[error("the machine cannot run by itself: {0}")]
-    Clock(io::Error),
-    /// The capture cannot be written.
-    #[error("the capture {} cannot be written: {source}", path.display())]
-    Capture {
-        /// Its path.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-}
 
 /// Builds the machine, and starts its bridge, and what lets other processes use its cards.
 ///
@@ -143,17 +89,6 @@ impl Write for Capture {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).flush()
-    }
-}
-
-/// The capture file as the bridge has it.
-#[derive(Debug)]
-pub(crate) struct Flush(Arc<Mutex<BufWriter<File>>>);
-
-impl Flush {
-    /// Writes what has gathered; a failure shows with the next frame.
-    pub(crate) fn now(&self) {
-        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).flush();
     }
 }
 

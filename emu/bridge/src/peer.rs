@@ -7,14 +7,12 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::datagram::Header;
+use crate::limits::GIVE_UP;
 use crate::pace::Pace;
 use crate::process::Process;
 
 /// Frames that wait here before the machine must stand still.
 const WAITING: usize = 64;
-/// How long a full window is believed in while nothing has ever been heard of the other end. Then nobody is there, and
-/// frames go out as they come until somebody is.
-pub(crate) const GIVE_UP: Duration = Duration::from_millis(250);
 /// Silence after which the other end is asked again, and its process looked at.
 const AGAIN: Duration = Duration::from_millis(20);
 /// The same after an answer that did not help.
@@ -263,7 +261,7 @@ impl Peer {
             tracing::warn!(
                 "{self} has taken nothing for {seconds:.1} s: it counts as gone, time goes on, and what waits for it \
                  fails; see whether it is stopped, or raise {}",
-                crate::shared::PEER_TIMEOUT
+                crate::limits::PEER_TIMEOUT_VARIABLE
             );
         }
         *written_off += u64::from(outstanding);

@@ -7,9 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use emu_config::{BridgeTable, MOST_TIMEOUT_MS};
 
-use crate::make::BridgeError;
+use crate::error::BridgeError;
+use crate::limits::PEER_TIMEOUT;
 use crate::peer::PeerConfig;
-use crate::wire::{PEER_TIMEOUT, Wire};
+use crate::wire::Wire;
 
 /// Cards that can be numbered.
 const CARDS: usize = 65_535;

@@ -10,13 +10,12 @@ use emu_machine::{MachineError, Shared, World};
 
 use crate::fault_sink::Stderr;
 use crate::launcher;
+use crate::limits::PEER_TIMEOUT_VARIABLE;
 use crate::make;
 use crate::share::{AGAIN, Lost, Remote};
 
 /// The environment variable that names the machine file.
 pub const VARIABLE: &str = "FLEXCAST_MACHINE";
-/// The environment variable that stands above `bridge.peer_timeout_ms` and `attach.timeout_ms` of that file.
-pub const PEER_TIMEOUT: &str = "FLEXCAST_PEER_TIMEOUT_MS";
 /// A value that begins so is the text of the file itself.
 pub const INLINE: &str = "toml:";
 
@@ -191,9 +190,10 @@ fn described(read: &impl Fn(&str) -> Option<OsString>) -> Result<Machine, Machin
 
 /// Takes the time for peers that the environment names.
 fn take_timeout(machine: &mut Machine, read: &impl Fn(&str) -> Option<OsString>) -> Result<(), String> {
-    if let Some(timeout) = read(PEER_TIMEOUT).filter(|_| machine.bridge.is_some() || machine.attach.is_some()) {
+    if let Some(timeout) = read(PEER_TIMEOUT_VARIABLE).filter(|_| machine.bridge.is_some() || machine.attach.is_some())
+    {
         let number = timeout.to_str().and_then(|text| text.parse().ok());
-        let wrong = || format!("{PEER_TIMEOUT} is {timeout:?}, but must be a number of milliseconds");
+        let wrong = || format!("{PEER_TIMEOUT_VARIABLE} is {timeout:?}, but must be a number of milliseconds");
         let number = Some(number.ok_or_else(wrong)?);
         if let Some(bridge) = &mut machine.bridge {
             bridge.peer_timeout_ms = number;
@@ -235,7 +235,7 @@ mod tests {
         assert!(error.contains('7'), "{error}");
         let bridged = "toml:[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:1\"\n";
         for (timeout, told) in [("soon", "milliseconds"), ("0", "1 to 3600000")] {
-            let error = made(&[(VARIABLE, bridged), (PEER_TIMEOUT, timeout)]).map(drop).unwrap_err();
+            let error = made(&[(VARIABLE, bridged), (PEER_TIMEOUT_VARIABLE, timeout)]).map(drop).unwrap_err();
             assert!(error.contains(told), "{error}");
         }
     }

@@ -19,7 +19,8 @@ use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
 use crate::datagram::{HEADER_BYTES, Header};
 #[cfg(doc)]
-use crate::peer::GIVE_UP;
+use crate::limits::GIVE_UP;
+use crate::limits::PEER_TIMEOUT;
 use crate::peer::{self, Here, Peer, PeerConfig};
 use crate::process::Process;
 
@@ -34,10 +35,6 @@ const MOST_ROOM: usize = 256;
 /// The same before anything has been heard of the other end, for all peers together and for one.
 const FIRST_ROOM: usize = 32;
 const LEAST_ROOM: usize = 4;
-/// How long a peer that has been there may be silent while something waits for it, unless said otherwise. Virtual time,
-/// and with it the bounds of programs, may stand still meanwhile: it is less than the 10 s after which ranks name one
-/// that is silent, so that a stopped one is not waited for twice as long.
-pub(crate) const PEER_TIMEOUT: Duration = Duration::from_secs(8);
 /// A longer time between two turns was spent elsewhere: it says nothing of peers.
 const LONGEST_TURN: Duration = Duration::from_millis(20);
 

@@ -4,11 +4,9 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-use emu_nic::{AsyncEvent, DmaFault, QueueMemory, Space};
+use emu_nic::DmaFault;
 
-use crate::card::Card;
 use crate::ranges::Ranges;
-use crate::world::World;
 
 /// Writes of more bytes than this end with a part of their own; see [`HostProcess::write`].
 const LAST_PART_BYTES: usize = 8;
@@ -20,10 +18,10 @@ const ENTRY_BYTES: usize = 64;
 /// process that has ended, is a fault of the access.
 #[derive(Debug)]
 pub struct HostProcess {
-    pid: i32,
+    pub(crate) pid: i32,
     /// Readable once it has ended (`pidfd_open(2)`); none on systems before Linux 6.5.
-    end: Option<OwnedFd>,
-    ranges: Ranges,
+    pub(crate) end: Option<OwnedFd>,
+    pub(crate) ranges: Ranges,
 }
 
 impl HostProcess {
@@ -111,50 +109,8 @@ impl HostProcess {
 /// The other processes, by their numbers; none is given twice.
 #[derive(Debug, Default)]
 pub(crate) struct HostProcesses {
-    next: u32,
+    pub(crate) next: u32,
     pub(crate) by_number: BTreeMap<u32, HostProcess>,
-}
-
-impl World {
-    /// Another process of the host begins to use the cards: gives the number of its memory ([`Space::HostProcess`]).
-    /// `end` is a descriptor of it that is readable once it has ended: then its memory is not reached, whoever is given
-    /// its PID.
-    pub fn add_host_process(&mut self, pid: i32, end: Option<OwnedFd>) -> u32 {
-        let processes = &mut self.host_processes;
-        let number = processes.next;
-        processes.next += 1;
-        processes.by_number.insert(number, HostProcess { pid, end, ranges: Ranges::default() });
-        number
-    }
-
-    /// It does so no more: the cards do not reach its memory from now on.
-    pub fn remove_host_process(&mut self, number: u32) {
-        self.host_processes.by_number.remove(&number);
-    }
-
-    /// The registered memory of another process.
-    pub fn host_process(&mut self, number: u32) -> Option<&mut HostProcess> {
-        self.host_processes.by_number.get_mut(&number)
-    }
-
-    /// Whether the program of this process is told of a queue's failure: not if the queue is another process's.
-    pub(crate) fn is_told(&self, card: usize, event: AsyncEvent) -> bool {
-        let Some(Card { nic, .. }) = self.cards.get(card).filter(|_| !self.host_processes.by_number.is_empty()) else {
-            return true;
-        };
-        let place = match event {
-            AsyncEvent::CqError { cqn, .. } => nic.query_cq(cqn).map(|attr| attr.ring),
-            AsyncEvent::QpFatal { qpn, .. } => nic.query_qp(qpn).ok().map(|query| query.attr.doorbell_record),
-            AsyncEvent::UnknownQueue { .. } => None,
-        };
-        !matches!(place, Some(QueueMemory { space: Space::HostProcess(_), .. }))
-    }
-
-    /// Other processes that use the cards.
-    #[must_use]
-    pub fn host_process_count(&self) -> usize {
-        self.host_processes.by_number.len()
-    }
 }
 
 #[cfg(test)]
@@ -217,7 +173,7 @@ mod tests {
 
     #[test]
     fn numbers_are_given_once() {
-        let mut world = World::new(crate::config::Config::default()).unwrap();
+        let mut world = crate::world::World::new(crate::config::Config::default()).unwrap();
         let first = world.add_host_process(1, None);
         world.remove_host_process(first);
         assert_ne!(world.add_host_process(1, None), first);

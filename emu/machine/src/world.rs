@@ -5,6 +5,8 @@ mod cores;
 pub(crate) mod debug;
 mod departures;
 mod firsts;
+mod functions;
+mod host_processes;
 mod model;
 mod outside;
 mod probes;

@@ -11,7 +11,7 @@ use flexcast_rust::bootstrap::{CallbackExchange, Exchange, Secret, StoreConfig, 
 use crate::creation::Errands;
 use crate::fault::{Fault, call, lock, own};
 use crate::gather::{Blocking, Gather, NonBlocking, Store};
-use crate::handle;
+use crate::handle::{self, Code, Kind};
 use crate::memory::{User, count, out, sized, text};
 use crate::status::flexcast_status::{self, *};
 
@@ -90,6 +90,11 @@ pub(crate) struct Bootstrap {
     exchange: Mutex<Option<Box<dyn Exchange + Send>>>,
     /// Functions of the program that it goes by.
     errands: Option<Arc<Errands>>,
+}
+
+impl Kind for Bootstrap {
+    type Handle = flexcast_bootstrap;
+    const CODE: Code = Code::Bootstrap;
 }
 
 /// The use of a bootstrap's exchange, which is given back.

@@ -12,7 +12,7 @@ use crate::asked::Asked;
 use crate::claims::Claims;
 use crate::creation::Creation;
 use crate::fault::{Fault, call, lock, own};
-use crate::handle;
+use crate::handle::{self, Code, Kind};
 use crate::memory::out;
 use crate::status::flexcast_status::{self, *};
 
@@ -83,6 +83,11 @@ pub(crate) struct OpenCard {
 
 /// A card as a handle has it: it may still be opened.
 pub(crate) struct CardSlot(Mutex<Stage>);
+
+impl Kind for CardSlot {
+    type Handle = flexcast_card;
+    const CODE: Code = Code::Card;
+}
 
 enum Stage {
     Opening(Creation<OpenCard>),

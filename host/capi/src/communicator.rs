@@ -14,7 +14,7 @@ use crate::config::{self, flexcast_config, number_of};
 use crate::creation::Creation;
 use crate::event;
 use crate::fault::{Fault, call};
-use crate::handle;
+use crate::handle::{self, Code, Kind};
 use crate::memory::{count, out};
 use crate::status::flexcast_status::{self, *};
 
@@ -89,6 +89,11 @@ pub(crate) struct Group {
     under_way: AtomicU32,
     /// Counts operations that have ended, if somebody asked for it.
     ended: OnceLock<EventFd>,
+}
+
+impl Kind for Group {
+    type Handle = flexcast_comm;
+    const CODE: Code = Code::Communicator;
 }
 
 impl Group {

@@ -3,13 +3,10 @@
 //! A handle holds the kind of the object, its slot in the table and how often the slot has been used. So a handle that
 //! was freed, or never made, is told from a good one, and never followed.
 
+use std::any::Any;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::bootstrap::Bootstrap;
-use crate::card::CardSlot;
-use crate::communicator::Group;
 use crate::fault::Fault;
-use crate::request::Operation;
 use crate::status::flexcast_status::*;
 
 const SLOT_BITS: u32 = 24;
@@ -18,53 +15,40 @@ const MOST_SLOTS: usize = 1 << SLOT_BITS;
 const KIND_SHIFT: u32 = SLOT_BITS + GENERATION_BITS;
 
 /// What a handle stands for.
-#[derive(Clone)]
-pub(crate) enum Object {
-    Card(Arc<CardSlot>),
-    Bootstrap(Arc<Bootstrap>),
-    Group(Arc<Group>),
-    Operation(Arc<Operation>),
+type Object = Arc<dyn Any + Send + Sync>;
+
+/// Types of objects, as handles hold them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    Card = 1,
+    Bootstrap = 2,
+    Communicator = 3,
+    Request = 4,
 }
 
-/// A type of object and its handle's.
-pub(crate) trait Kind: Sized {
+impl Code {
+    const ALL: [Self; 4] = [Self::Card, Self::Bootstrap, Self::Communicator, Self::Request];
+
+    /// The one that a handle holds; none if it holds anything else.
+    fn of(number: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| *code as u64 == number)
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Card => "card",
+            Self::Bootstrap => "bootstrap",
+            Self::Communicator => "communicator",
+            Self::Request => "request",
+        }
+    }
+}
+
+/// A type of object, and its handle's.
+pub(crate) trait Kind: Any + Send + Sync {
     /// The opaque type of the header.
     type Handle;
-    /// From 1, unlike all others.
-    const CODE: u64;
-    const NAME: &'static str;
-    fn wrap(this: Arc<Self>) -> Object;
-    fn unwrap(object: &Object) -> Option<&Arc<Self>>;
-}
-
-macro_rules! kinds {
-    ($($code:literal $kind:ident $variant:ident $handle:ident $name:literal)*) => {
-        $(impl Kind for $kind {
-            type Handle = crate::$handle;
-            const CODE: u64 = $code;
-            const NAME: &'static str = $name;
-            fn wrap(this: Arc<Self>) -> Object {
-                Object::$variant(this)
-            }
-            fn unwrap(object: &Object) -> Option<&Arc<Self>> {
-                if let Object::$variant(this) = object { Some(this) } else { None }
-            }
-        })*
-
-        fn name(code: u64) -> Option<&'static str> {
-            match code {
-                $($code => Some($name),)*
-                _ => None,
-            }
-        }
-    };
-}
-
-kinds! {
-    1 CardSlot Card flexcast_card "card"
-    2 Bootstrap Bootstrap flexcast_bootstrap "bootstrap"
-    3 Group Group flexcast_comm "communicator"
-    4 Operation Operation flexcast_request "request"
+    const CODE: Code;
 }
 
 struct Slot {
@@ -107,29 +91,29 @@ static TABLE: RwLock<Table> = RwLock::new(Table::new());
 /// Gives an object a handle.
 pub(crate) fn insert<K: Kind>(object: Arc<K>) -> Result<*mut K::Handle, Fault> {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    let Some((at, generation)) = table.insert(K::wrap(object), MOST_SLOTS) else {
+    let Some((at, generation)) = table.insert(object, MOST_SLOTS) else {
         let text =
             format!("this process has {MOST_SLOTS} objects, the most that it may have: free those that are done");
         return Err(Fault::new(FLEXCAST_ERROR_LIMIT, text));
     };
-    let number = K::CODE << KIND_SHIFT | generation << SLOT_BITS | at as u64;
+    let number = (K::CODE as u64) << KIND_SHIFT | generation << SLOT_BITS | at as u64;
     Ok(std::ptr::without_provenance_mut(number as usize))
 }
 
 fn stale<K: Kind>(why: &str) -> Fault {
-    Fault::new(FLEXCAST_ERROR_HANDLE, format!("the handle is no {} of this library: {why}", K::NAME))
+    Fault::new(FLEXCAST_ERROR_HANDLE, format!("the handle is no {} of this library: {why}", K::CODE.name()))
 }
 
 /// Slot and generation of a handle.
 fn locate<K: Kind>(handle: *mut K::Handle) -> Result<(usize, u64), Fault> {
     let number = handle.addr() as u64;
     if number == 0 {
-        return Err(Fault::null(&format!("the {}", K::NAME)));
+        return Err(Fault::null(&format!("the {}", K::CODE.name())));
     }
     let field = |shift: u32, bits: u32| number >> shift & ((1 << bits) - 1);
-    match name(number >> KIND_SHIFT) {
-        Some(name) if name == K::NAME => Ok((field(0, SLOT_BITS) as usize, field(SLOT_BITS, GENERATION_BITS))),
-        Some(name) => Err(stale::<K>(&format!("it is one of a {name}"))),
+    match Code::of(number >> KIND_SHIFT) {
+        Some(code) if code == K::CODE => Ok((field(0, SLOT_BITS) as usize, field(SLOT_BITS, GENERATION_BITS))),
+        Some(code) => Err(stale::<K>(&format!("it is one of a {}", code.name()))),
         None => Err(stale::<K>("it is a number that no function has given")),
     }
 }
@@ -139,8 +123,8 @@ pub(crate) fn get<K: Kind>(handle: *mut K::Handle) -> Result<Arc<K>, Fault> {
     let (at, generation) = locate::<K>(handle)?;
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
     let slot = table.slots.get(at).filter(|slot| slot.generation == generation);
-    let object = slot.and_then(|slot| slot.object.as_ref()).and_then(K::unwrap);
-    object.map(Arc::clone).ok_or_else(|| stale::<K>("it was freed"))
+    let object = slot.and_then(|slot| slot.object.clone()).and_then(|object| object.downcast().ok());
+    object.ok_or_else(|| stale::<K>("it was freed"))
 }
 
 /// Takes an object out of the table; its handle is worth nothing afterwards. Of two threads that do so one is told that
@@ -149,8 +133,8 @@ pub(crate) fn remove<K: Kind>(handle: *mut K::Handle) -> Result<Arc<K>, Fault> {
     let (at, generation) = locate::<K>(handle)?;
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     let slot = table.slots.get_mut(at).filter(|slot| slot.generation == generation);
-    let object = slot.and_then(|slot| slot.object.take_if(|object| K::unwrap(object).is_some()));
-    let object = object.as_ref().and_then(K::unwrap).cloned().ok_or_else(|| stale::<K>("it was freed"))?;
+    let object = slot.and_then(|slot| slot.object.take_if(|object| object.is::<K>()));
+    let object = object.and_then(|object| object.downcast().ok()).ok_or_else(|| stale::<K>("it was freed"))?;
     // A slot that has used up its generations is not used again.
     if generation + 1 < 1 << GENERATION_BITS {
         table.free.push(at);
@@ -161,6 +145,8 @@ pub(crate) fn remove<K: Kind>(handle: *mut K::Handle) -> Result<Arc<K>, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::Bootstrap;
+    use crate::card::CardSlot;
     use crate::flexcast_bootstrap;
 
     fn bootstrap() -> Arc<Bootstrap> {
@@ -196,7 +182,7 @@ mod tests {
     #[test]
     fn a_refused_object_leaves_a_full_table_as_it_was() {
         let mut table = Table::new();
-        let object = || Bootstrap::wrap(bootstrap());
+        let object = || -> Object { bootstrap() };
         for at in 0..3 {
             assert_eq!(table.insert(object(), 3), Some((at, 1)));
         }

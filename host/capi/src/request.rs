@@ -12,7 +12,7 @@ use flexcast_rust::{Aggregation, Cause, Communicator, Outcome, Report, Request};
 use crate::call::Call;
 use crate::communicator::Group;
 use crate::fault::{Fault, call, guard, lock, remember};
-use crate::handle;
+use crate::handle::{self, Code, Kind};
 use crate::memory::{User, give, out};
 use crate::status::flexcast_status::{self, *};
 
@@ -184,6 +184,11 @@ pub(crate) struct Operation {
     /// Its own handle, for the callback.
     handle: AtomicPtr<flexcast_request>,
     state: Mutex<State>,
+}
+
+impl Kind for Operation {
+    type Handle = flexcast_request;
+    const CODE: Code = Code::Request;
 }
 
 impl Operation {

@@ -10,8 +10,28 @@ use super::modules::Modules;
 use crate::workspace;
 
 /// Files that may import one another in a circle. A few are one thing in several files; more are several things that
-/// are one.
-const FILES_LIMIT: usize = 8;
+/// are one, unless it is said below why they are.
+const FILES_LIMIT: usize = 4;
+
+/// Larger circles that may be: what the path of each of its files begins with, and why they are one thing.
+const ONE: &[(&str, &str)] = &[
+    ("emu/libibverbs/src/", "queue pair, completion queue and posting calls, which refer to one another by handle"),
+    ("emu/machine/src/observe/race", "the race detector: its methods, by what they follow"),
+    ("host/bootstrap/src/store/", "the store: client and server of one protocol, whose errors are in its root"),
+    ("host/flexcast/src/api/", "the communicator: its requests and its parts hold it, and it makes them"),
+    ("host/flexcast/src/carrier/pairs/sparse", "sparse AllReduce over pairs: one operation and its sides"),
+    ("host/flexcast/src/carrier/udp/carrier", "the carrier: its methods, by the hook of the engine that they serve"),
+    ("host/flexcast/src/carrier/verbs/", "the carrier: its methods, by the hook of the engine that they serve"),
+    (
+        "host/flexcast/src/mesh/",
+        "the mesh: its connections, and those that become some, are made by it and hold its parts",
+    ),
+    ("host/service/src/agent", "the agent: its methods, by the messages that they serve"),
+    ("lab/src/calibrate/", "one calibration: its figures, and the parts of its report"),
+    ("lab/src/evaluate/point/", "one table of points: its root lists their kinds, each of which implements its trait"),
+    ("shared/abi/src/", "contexts of one image's threads, which hold one another"),
+    ("shared/isa/src/", "one decoder: instructions, extensions and the table of both"),
+];
 
 /// Cycles over the limit, in all crates of all workspaces: libraries, programs and tests.
 pub(super) fn check(root: &Path) -> Result<Findings> {
@@ -20,26 +40,32 @@ pub(super) fn check(root: &Path) -> Result<Findings> {
         for package in workspace::metadata(&root.join(manifest))?.packages {
             for target in &package.targets {
                 let modules = Modules::read(target.src_path.as_std_path(), &|path| std::fs::read_to_string(path).ok());
-                findings.extend(judge(&package.name, root, &modules, &cycles(&modules.imports())));
+                findings.extend(judge(&package.name, root, &modules));
             }
         }
     }
     Ok(findings.into_iter().collect())
 }
 
-fn judge(name: &str, root: &Path, modules: &Modules, cycles: &[Vec<usize>]) -> Findings {
+fn judge(name: &str, root: &Path, modules: &Modules) -> Findings {
+    let imports = modules.imports();
     let path = |file: &usize| {
         let path = &modules.files()[*file];
         path.strip_prefix(root).unwrap_or(path).display().to_string()
     };
     let text = |files: &Vec<usize>| {
-        let (count, paths) = (files.len(), files.iter().map(path).collect::<Vec<_>>().join(", "));
+        let arrows = |file: &usize| {
+            let to: Vec<_> = imports[*file].iter().filter(|to| files.contains(to)).map(path).collect();
+            format!("{} imports {}", path(file), to.join(", "))
+        };
+        let (count, arrows) = (files.len(), files.iter().map(arrows).collect::<Vec<_>>().join("; "));
         format!(
             "{name}: {count} files import one another in a cycle, the limit is {FILES_LIMIT}; let imports point one \
-             way: {paths}"
+             way, or say in xtask/src/tidy/cycles.rs why they are one: {arrows}"
         )
     };
-    cycles.iter().filter(|files| files.len() > FILES_LIMIT).map(text).collect()
+    let is_one = |files: &Vec<usize>| ONE.iter().any(|(prefix, _)| files.iter().all(|at| path(at).starts_with(prefix)));
+    cycles(&imports).iter().filter(|files| files.len() > FILES_LIMIT && !is_one(files)).map(text).collect()
 }
 
 /// Strongly connected components of more than one file, each in ascending order (Tarjan's algorithm).
@@ -110,7 +136,7 @@ mod tests {
     }
 
     fn judged(modules: &Modules) -> Findings {
-        judge("emu-toaster", Path::new("src"), modules, &cycles(&modules.imports()))
+        judge("emu-toaster", Path::new("src"), modules)
     }
 
     #[test]
@@ -138,10 +164,16 @@ mod tests {
         };
         let findings = judged(&circle(FILES_LIMIT + 1));
         let [finding] = findings.as_slice() else { panic!("one finding, not {findings:?}") };
-        for part in ["emu-toaster: 9 files", "the limit is 8", "m0.rs, m1.rs", "m8.rs"] {
+        for part in [
+            "emu-toaster: 5 files",
+            "the limit is 4",
+            "m0.rs imports m1.rs; m1.rs imports m2.rs",
+            "m4.rs imports m0.rs",
+        ] {
             assert!(finding.contains(part), "{part} in {finding}");
         }
         assert_eq!(judged(&circle(FILES_LIMIT)), Findings::new());
+        assert!(ONE.iter().all(|(prefix, reason)| prefix.contains("/src/") && reason.len() > 20));
     }
 
     #[test]

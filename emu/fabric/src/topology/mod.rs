@@ -3,12 +3,15 @@
 mod build;
 mod error;
 mod file;
+mod nodes;
 mod presets;
 
 use std::collections::BTreeMap;
 
 pub use build::TopologyBuilder;
 pub use error::TopologyError;
+pub(crate) use nodes::port_id;
+pub use nodes::{Cable, End, Node, Switch};
 pub use presets::FatTree;
 
 use crate::config::SwitchConfig;
@@ -23,48 +26,6 @@ pub const MAX_SWITCHES: usize = 4_096;
 pub const MAX_PORTS: u32 = 4_096;
 /// Longest latency of a link or a switch in picoseconds: 10 s.
 pub const MAX_LATENCY_PS: u64 = 10_000_000_000_000;
-
-/// One end of a link, by index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Node {
-    /// A host; it has one port.
-    Host(usize),
-    /// A switch.
-    Switch(usize),
-}
-
-/// A port of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
-    /// The node.
-    pub node: Node,
-    /// Its port, from 0.
-    pub port: u32,
-}
-
-/// A switch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Switch {
-    /// Its name.
-    pub name: String,
-    /// Ports it has.
-    pub ports: u32,
-    /// Height in the tree if it was given; else the number of links to the nearest host.
-    pub level: Option<u32>,
-}
-
-/// A cable.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cable {
-    /// Its name: the one given, or `a-b` of its ends with `#2`, `#3`, ... for further cables between the same ends.
-    pub name: String,
-    /// One end.
-    pub a: End,
-    /// The other.
-    pub b: End,
-    /// Rate and latency, the same both ways.
-    pub config: LinkConfig,
-}
 
 /// A checked topology with its routes. Made by name, from a file, or by [`TopologyBuilder`].
 #[derive(Clone, PartialEq)]
@@ -229,14 +190,6 @@ impl Topology {
 
     pub(crate) fn routes(&self) -> &Routes {
         &self.routes
-    }
-}
-
-/// Number of a port among all ports: hosts first, then the switches' ports in order.
-pub(crate) fn port_id(bases: &[u32], end: End) -> u32 {
-    match end.node {
-        Node::Host(host) => host as u32,
-        Node::Switch(switch) => bases[switch] + end.port,
     }
 }
 

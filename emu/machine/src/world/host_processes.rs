@@ -1,0 +1,52 @@
+//! Other processes of the host, by their numbers.
+
+use std::os::fd::OwnedFd;
+
+use emu_nic::{AsyncEvent, QueueMemory, Space};
+
+use crate::card::Card;
+use crate::host_process::HostProcess;
+use crate::ranges::Ranges;
+use crate::world::World;
+
+impl World {
+    /// Another process of the host begins to use the cards: gives the number of its memory ([`Space::HostProcess`]).
+    /// `end` is a descriptor of it that is readable once it has ended: then its memory is not reached, whoever is given
+    /// its PID.
+    pub fn add_host_process(&mut self, pid: i32, end: Option<OwnedFd>) -> u32 {
+        let processes = &mut self.host_processes;
+        let number = processes.next;
+        processes.next += 1;
+        processes.by_number.insert(number, HostProcess { pid, end, ranges: Ranges::default() });
+        number
+    }
+
+    /// It does so no more: the cards do not reach its memory from now on.
+    pub fn remove_host_process(&mut self, number: u32) {
+        self.host_processes.by_number.remove(&number);
+    }
+
+    /// The registered memory of another process.
+    pub fn host_process(&mut self, number: u32) -> Option<&mut HostProcess> {
+        self.host_processes.by_number.get_mut(&number)
+    }
+
+    /// Whether the program of this process is told of a queue's failure: not if the queue is another process's.
+    pub(crate) fn is_told(&self, card: usize, event: AsyncEvent) -> bool {
+        let Some(Card { nic, .. }) = self.cards.get(card).filter(|_| !self.host_processes.by_number.is_empty()) else {
+            return true;
+        };
+        let place = match event {
+            AsyncEvent::CqError { cqn, .. } => nic.query_cq(cqn).map(|attr| attr.ring),
+            AsyncEvent::QpFatal { qpn, .. } => nic.query_qp(qpn).ok().map(|query| query.attr.doorbell_record),
+            AsyncEvent::UnknownQueue { .. } => None,
+        };
+        !matches!(place, Some(QueueMemory { space: Space::HostProcess(_), .. }))
+    }
+
+    /// Other processes that use the cards.
+    #[must_use]
+    pub fn host_process_count(&self) -> usize {
+        self.host_processes.by_number.len()
+    }
+}
