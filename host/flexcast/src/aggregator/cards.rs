@@ -1,9 +1,9 @@
 //! Queue pairs of a job at one of its aggregators, where RDMA cards carry the blocks.
 
-use flexio::ProtectionDomain;
+use flexcast_mesh::aggregator::{Carrier, Report, Terms};
+use flexio::{ProtectionDomain, Retry};
 
 use super::budget::Reservation;
-use crate::mesh::aggregator::{Carrier, Report, Terms};
 use crate::p2p::sparse::{self, Aggregator, Call, Config, Party, settings_of};
 
 /// How often completions are looked for between two looks at the connections.
@@ -69,7 +69,10 @@ impl Cards {
                 terms.workers, terms.aggregators
             ));
         }
-        let Carrier::Cards { class, retry } = terms.carrier else { return Err("the job has no cards".to_owned()) };
+        let Carrier::Cards { class, timeout_exponent, retries } = terms.carrier else {
+            return Err("the job has no cards".to_owned());
+        };
+        let retry = Retry { timeout_exponent, count: retries };
         reservation.raise(settings.parameters(), settings.shards_of_each())?;
         let config = Config { retry, class, ..Config::default() };
         let (pending, endpoint) =

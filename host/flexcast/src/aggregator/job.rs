@@ -3,6 +3,8 @@
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use flexcast_mesh::aggregator::{Report, Terms};
+use flexcast_mesh::{END, Event, Head, Interest, Listener, MESSAGE, Peer, Source};
 use flexcast_proto::Summary;
 use flexcast_proto::p2p::Part;
 
@@ -10,8 +12,6 @@ use super::budget::Reservation;
 use super::cards::Cards;
 use super::operation::Operation;
 use super::status::JobStatus;
-use crate::mesh::aggregator::{Report, Terms};
-use crate::mesh::{END, Event, Head, Interest, Listener, MESSAGE, Peer, Source};
 use crate::p2p::messages::Begun;
 use crate::p2p::messages::sparse::{Outgoing, Spare};
 

@@ -3,11 +3,11 @@
 
 use std::collections::VecDeque;
 
+use flexcast_mesh::aggregator::{Carrier, Terms};
 use flexcast_proto::p2p::{Memory, Part, Span};
 use flexcast_proto::{Algorithm, Kind, Summary};
 
 use super::budget::Reservation;
-use crate::mesh::aggregator::{Carrier, Terms};
 use crate::op::reduce::Reduction;
 use crate::op::sparse_options::{SparseOptions, Split};
 use crate::p2p::messages::Begun;

@@ -3,8 +3,9 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
+use flexcast_mesh::aggregator::{Carrier, Greeting, Terms};
+
 use super::Settings;
-use crate::mesh::aggregator::{Carrier, Greeting, Terms};
 
 /// A job at one of its aggregators.
 pub(super) type Key = (u64, u32);
@@ -125,11 +126,8 @@ fn differs(first: &Terms, terms: &Terms, rank: u32) -> String {
         };
         let carrier = match carrier {
             Carrier::Connection => "TCP".to_owned(),
-            Carrier::Cards { class, retry } => {
-                format!(
-                    "RDMA cards of class {class}, timeout 2^{}, sent again {} times",
-                    retry.timeout_exponent, retry.count
-                )
+            Carrier::Cards { class, timeout_exponent, retries } => {
+                format!("RDMA cards of class {class}, timeout 2^{timeout_exponent}, sent again {retries} times")
             }
         };
         format!("{workers} workers and {aggregators} aggregators, sums {order}, over {carrier}")
@@ -178,8 +176,8 @@ mod tests {
         assert!(refused(with(|terms| terms.proof = 0)).contains("another group has the number"));
         assert!(refused(with(|terms| terms.workers = 4)).contains("rank 1 has 4 workers and 2 aggregators"));
         assert!(refused(with(|terms| terms.order = Order::Rank)).contains("in the order of ranks"));
-        let retry = flexio::Retry::default();
-        let with_card = |greeting: &mut Greeting| greeting.terms.carrier = Carrier::Cards { class: 0, retry };
+        let carrier = Carrier::Cards { class: 0, timeout_exponent: 14, retries: 7 };
+        let with_card = |greeting: &mut Greeting| greeting.terms.carrier = carrier;
         let mut one = greeting(1, 0, 1);
         with_card(&mut one);
         assert!(registry.join(&one).unwrap_err().contains("give it one"));

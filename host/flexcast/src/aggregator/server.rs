@@ -1,7 +1,7 @@
 //! A process of aggregators: takes the connections of workers, and gives them to its threads.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, IoSlice, IoSliceMut};
+use std::io::{ErrorKind, IoSliceMut};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use flexcast_mesh::aggregator::{Greeting, Key, Report};
+use flexcast_mesh::{Arrival, Host, MESSAGE, Peer, Reached, Strangers, Stream, Watch};
 use flexio::ProtectionDomain;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use socket2::{SockRef, TcpKeepalive};
-use zerocopy::IntoBytes as _;
 
 use super::budget::Budget;
 use super::registry::Registry;
@@ -26,8 +27,6 @@ use crate::bootstrap::store::SECRET_FILE;
 use crate::carrier::card::Card;
 use crate::error::{Error, Result};
 use crate::memory::nodes::{self, Nodes};
-use crate::mesh::aggregator::{Greeting, Key, Report};
-use crate::mesh::{Arrival, Frame, Host, MESSAGE, Peer, Reached, Strangers, Stream, Turned, Watch};
 
 /// Most that are refused and have not gone. The oldest goes first.
 const MOST_FAREWELLS: usize = 64;
@@ -329,13 +328,9 @@ impl Door {
         let [accepted, closed] = self.strangers.counts();
         self.counts.accepted.store(accepted, Ordering::Relaxed);
         self.counts.strangers.store(closed, Ordering::Relaxed);
-        for Turned { stream, reason } in turned {
-            let report = self.refusal(reason);
-            let frame = Frame::new(MESSAGE, 0, report.len());
-            let mut stream = Stream::from(stream);
-            // A new connection has room for so little.
-            let _ = stream.write_vectored(&[IoSlice::new(frame.as_bytes()), IoSlice::new(&report)]);
-            self.part(stream);
+        for one in turned {
+            let report = self.refusal(one.reason.clone());
+            self.part(one.answer(&report));
         }
         arrivals.into_iter().for_each(|arrival| self.greet(arrival));
     }

@@ -6,6 +6,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use flexcast_mesh::aggregator::{ANSWER_BYTES, Carrier, Greeting, Key, Report, Terms, answer};
+use flexcast_mesh::{END, Frame, Head, MESSAGE};
 use flexcast_proto::session::{CHALLENGE_BYTES, Dialling, Party, VERDICT_BYTES};
 use flexcast_proto::sparse::Order;
 use flexcast_proto::{Algorithm, Kind, RankInfo, Summary};
@@ -17,14 +19,12 @@ use super::job::GRACE;
 use super::operation::Operation;
 use super::{Server, Settings};
 use crate::bootstrap::Secret;
-use crate::mesh::aggregator::{ANSWER_BYTES, Carrier, Greeting, Key, Report, Terms, answer};
-use crate::mesh::{END, Frame, Head, MESSAGE, nonce};
 use crate::op::collective::Collective;
 use crate::op::reduce::{DataType, Operator, Reduction};
 use crate::op::sparse_options::SparseOptions;
 use crate::p2p::messages::Begun;
 use crate::p2p::messages::sparse::{Aggregators, Outgoing, Spare, Sparse};
-use flexcast_rc::greeting::keyed_hash;
+use flexcast_proto::session::keyed_hash;
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
 
@@ -236,7 +236,7 @@ fn connect(server: &Server, bytes: &[u8]) -> TcpStream {
 fn opening(rank: u32, terms: Terms, key: &Key) -> (Vec<u8>, Dialling) {
     let greeting = Greeting { rank, has_secret: key.is_shared(), terms }.encode();
     let peer = Party::aggregator(terms.aggregator);
-    let dialling = Dialling::new(key.scope(&greeting), Party::rank(rank), peer, nonce().unwrap());
+    let dialling = Dialling::new(key.scope(&greeting), Party::rank(rank), peer, [rank as u8 + 1; 32]);
     ([&greeting[..], &dialling.hello()].concat(), dialling)
 }
 

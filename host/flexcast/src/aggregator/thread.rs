@@ -6,6 +6,8 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use flexcast_mesh::aggregator::{Carrier, Greeting, Report};
+use flexcast_mesh::{Interest, MOST_FRAME_BYTES, Peer};
 use flexio::ProtectionDomain;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
@@ -18,8 +20,6 @@ use super::lock;
 use super::registry::{Key, Registry};
 use super::status::JobStatus;
 use crate::error::Result;
-use crate::mesh::aggregator::{Carrier, Greeting, Report};
-use crate::mesh::{Interest, MOST_FRAME_BYTES, Peer};
 
 /// Token of the bell.
 const BELL: u64 = u64::MAX;

@@ -28,14 +28,13 @@
 //! answer Reads of nothing, by which peers find out what is lost.
 
 use flexcast_proto::session::greeting::{Greeting, SIDE_NONCE_BYTES, Side};
-use flexcast_proto::session::{self, Role};
+use flexcast_proto::session::{self, Role, keyed_hash};
 use flexcast_proto::sparse::Order;
 use flexio::{Device, Gid, Mac, RemoteQp};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{Error, Party, Result, Settings};
-use flexcast_rc::greeting::keyed_hash;
 
 const MAGIC: [u8; 4] = *b"FXSE";
 const VERSION: u8 = 2;

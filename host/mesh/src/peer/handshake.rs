@@ -5,22 +5,22 @@ use std::time::Instant;
 use flexcast_proto::session::Session;
 use zerocopy::FromBytes as _;
 
-use super::super::Address;
-use super::super::dial::{Dial, Progress};
-use super::super::frame::{FRAME_BYTES, Frame};
-use super::super::stream::Stream;
-use super::super::tags::Pair;
 use super::Peer;
+use crate::dial::{Dial, Progress};
+use crate::events::Address;
+use crate::frame::{FRAME_BYTES, Frame};
+use crate::stream::Stream;
+use crate::tags::Pair;
 
 impl Peer {
     /// On a connection that this rank makes. `tagged`: frames over TCP are to have tags.
-    pub(in crate::mesh) fn dialled(rank: u32, stream: Stream, dial: Dial, tagged: bool) -> Self {
+    pub(crate) fn dialled(rank: u32, stream: Stream, dial: Dial, tagged: bool) -> Self {
         let address = dial.address();
         Self { address, dial: Some(Box::new(dial)), tagged, made: false, ..Self::new(rank, stream) }
     }
 
     /// On a connection that the peer has made.
-    pub(crate) fn accepted(rank: u32, stream: Stream, address: Address, session: &Session, tagged: bool) -> Self {
+    pub fn accepted(rank: u32, stream: Stream, address: Address, session: &Session, tagged: bool) -> Self {
         let mut peer = Self { address, tagged, ..Self::new(rank, stream) };
         peer.establish(session);
         peer
@@ -44,7 +44,7 @@ impl Peer {
     }
 
     /// Goes on with the handshake, if it is not over. Returns whether anything moved.
-    pub(in crate::mesh) fn shake_hands(&mut self) -> bool {
+    pub(crate) fn shake_hands(&mut self) -> bool {
         let Some(dial) = &mut self.dial else { return false };
         match dial.advance(&mut self.stream) {
             Progress::Waits(moved) => moved,
@@ -66,37 +66,37 @@ impl Peer {
     }
 
     /// Whether the connection is not made yet.
-    pub(in crate::mesh) const fn is_dialling(&self) -> bool {
+    pub(crate) const fn is_dialling(&self) -> bool {
         self.dial.is_some()
     }
 
     /// When its handshake has something to do although nothing comes.
-    pub(in crate::mesh) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.dial.as_ref()?.deadline()
     }
 
     /// Whether no frame has gone or come.
-    pub(in crate::mesh) fn is_unused(&self) -> bool {
+    pub(crate) fn is_unused(&self) -> bool {
         self.tags.as_ref().is_some_and(|pair| pair.send.next() == 0 && pair.receive.next() == 0)
     }
 
     /// Where the other end is.
-    pub(crate) const fn address(&self) -> Address {
+    pub const fn address(&self) -> Address {
         self.address
     }
 
     /// What is wrong with the connection, beyond a code of the system.
-    pub(crate) fn fault(&self) -> Option<&str> {
+    pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
 
     /// Whether another stream has taken the place of the one before, and whether the connection is made, since this was
     /// last asked.
-    pub(in crate::mesh) const fn take_renewed(&mut self) -> bool {
+    pub(crate) const fn take_renewed(&mut self) -> bool {
         std::mem::replace(&mut self.renewed, false)
     }
 
-    pub(in crate::mesh) const fn take_made(&mut self) -> bool {
+    pub(crate) const fn take_made(&mut self) -> bool {
         std::mem::replace(&mut self.made, false)
     }
 }

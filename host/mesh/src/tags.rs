@@ -12,7 +12,7 @@
 use flexcast_proto::session::{Key, Session};
 use highway::{HighwayHash as _, HighwayHasher};
 
-use super::frame::Frame;
+use crate::frame::Frame;
 
 /// Tags of one direction.
 #[derive(Debug)]

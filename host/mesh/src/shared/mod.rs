@@ -22,10 +22,10 @@ use nix::sys::socket::{MsgFlags, getsockopt, recv, send, sockopt};
 use nix::unistd::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-pub(crate) use rings::Rings;
+pub use rings::Rings;
 use rings::{Side, Word, layout, word};
 
-use crate::mesh::memory::{Memory, send_with};
+use crate::memory::{Memory, send_with};
 
 /// Bytes on their way in each direction: a power of two.
 const RING_BYTES: usize = 1 << 20;
@@ -38,7 +38,7 @@ fn address(door: u64) -> io::Result<SockAddr> {
 }
 
 /// A socket on which processes of this computer and user connect. `door`: its number, which nobody else has.
-pub(crate) fn listen(door: u64) -> io::Result<UnixListener> {
+pub fn listen(door: u64) -> io::Result<UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     socket.bind(&address(door)?)?;
     socket.listen(BACKLOG)?;
@@ -56,7 +56,7 @@ pub(super) fn check_user(socket: &UnixStream) -> io::Result<()> {
 
 /// A stream of bytes.
 #[derive(Debug)]
-pub(crate) struct SharedStream {
+pub struct SharedStream {
     /// A byte wakes the other side; its end is the end of the other process.
     socket: UnixStream,
     rings: Arc<Rings>,
@@ -151,7 +151,7 @@ impl AsFd for SharedStream {
 /// The other end of a stream, of a process that writes what it likes: bytes, and positions. For
 /// [`hostile`](crate::api::hostile).
 #[derive(Debug)]
-pub(crate) struct OtherEnd {
+pub struct OtherEnd {
     stream: SharedStream,
     /// The same memory once more.
     memory: Memory,
@@ -159,7 +159,7 @@ pub(crate) struct OtherEnd {
 
 impl OtherEnd {
     /// Both ends of a stream.
-    pub(crate) fn pair() -> io::Result<(Self, SharedStream)> {
+    pub fn pair() -> io::Result<(Self, SharedStream)> {
         let (one, other) = UnixStream::pair()?;
         one.set_nonblocking(true)?;
         other.set_nonblocking(true)?;
@@ -169,12 +169,12 @@ impl OtherEnd {
     }
 
     /// Writes what has room.
-    pub(crate) fn write(&self, bytes: &[u8]) {
+    pub fn write(&self, bytes: &[u8]) {
         let _ = self.stream.write_vectored(&[IoSlice::new(bytes)]);
     }
 
     /// Writes a word of the memory, and wakes the other side.
-    pub(crate) fn poke(&self, which: u8, value: u64) {
+    pub fn poke(&self, which: u8, value: u64) {
         let words = [Word::Tail, Word::Head, Word::ReaderSleeps, Word::WriterSleeps];
         let ring = usize::from(which >> 2 & 1);
         word(&self.memory, ring, words[usize::from(which & 3)]).store(value, std::sync::atomic::Ordering::Release);

@@ -2,7 +2,7 @@ use std::fs::File;
 use std::io::Write as _;
 
 use super::*;
-use crate::mesh::memory::receive_with;
+use crate::memory::receive_with;
 
 fn refusal(file: OwnedFd) -> ErrorKind {
     let (socket, _other) = UnixStream::pair().unwrap();

@@ -6,22 +6,19 @@ use std::time::Duration;
 
 use nix::libc;
 
+use crate::aggregator::MOST_AGGREGATORS;
 use crate::error::{Error, Result};
-use crate::mesh::aggregator::MOST_AGGREGATORS;
+use crate::peer::NONSENSE;
 
 /// Where aggregators are: each by the first of its addresses.
 ///
 /// # Errors
-/// There are too many, or one has no address.
-pub(crate) fn resolve(names: &[String]) -> Result<Vec<SocketAddr>> {
+/// [`Error::TooManyAggregators`]; [`Error::AggregatorAddress`] names one that has no address, or none to connect to.
+pub fn resolve(names: &[String]) -> Result<Vec<SocketAddr>> {
     if names.len() as u64 > u64::from(MOST_AGGREGATORS) {
-        let limit = format!("at most {MOST_AGGREGATORS}");
-        return Err(Error::Config { what: "number of aggregators", value: names.len() as u64, limit });
+        return Err(Error::TooManyAggregators { given: names.len() as u64 });
     }
-    let refused = |name: &str, reason: String| Error::Argument {
-        operation: "aggregators",
-        reason: format!("{name:?} {reason}: give host:port of a flexcast-aggregator"),
-    };
+    let refused = |name: &str, reason: String| Error::AggregatorAddress { name: name.to_owned(), reason };
     let one = |name: &String| {
         let mut addresses =
             name.to_socket_addrs().map_err(|error| refused(name, format!("has no address ({error})")))?;
@@ -36,67 +33,74 @@ pub(crate) fn resolve(names: &[String]) -> Result<Vec<SocketAddr>> {
 
 /// An aggregator.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
+pub struct Known {
     /// When something has last come from it, or the operation has begun.
-    pub(crate) heard_ps: u64,
+    pub heard_ps: u64,
     /// Whom it waits for, as it says.
-    pub(crate) waits_for: Option<u32>,
+    pub waits_for: Option<u32>,
     /// Why it has failed.
     reason: Option<String>,
 }
 
 /// The aggregators of a communicator.
 #[derive(Debug, Default)]
-pub(crate) struct KnownAggregators(Vec<Known>);
+pub struct KnownAggregators(Vec<Known>);
 
 impl KnownAggregators {
-    pub(crate) fn new(count: usize) -> Self {
+    /// So many, of which nothing is known.
+    #[must_use]
+    pub fn new(count: usize) -> Self {
         Self(vec![Known::default(); count])
     }
 
-    pub(crate) const fn count(&self) -> u32 {
+    /// How many there are.
+    #[must_use]
+    pub const fn count(&self) -> u32 {
         self.0.len() as u32
     }
 
     /// An operation begins.
-    pub(crate) fn begin(&mut self, now_ps: u64) {
+    pub fn begin(&mut self, now_ps: u64) {
         self.0.fill(Known { heard_ps: now_ps, ..Known::default() });
     }
 
-    pub(crate) fn get(&self, number: u32) -> Option<&Known> {
+    /// What is known of an aggregator; none if there is no such one.
+    #[must_use]
+    pub fn get(&self, number: u32) -> Option<&Known> {
         self.0.get(number as usize)
     }
 
-    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Known> {
+    /// The same to be changed.
+    pub fn get_mut(&mut self, number: u32) -> Option<&mut Known> {
         self.0.get_mut(number as usize)
     }
 
     /// Something has come from an aggregator.
-    pub(crate) fn hear(&mut self, number: u32, now_ps: u64) {
+    pub fn hear(&mut self, number: u32, now_ps: u64) {
         if let Some(known) = self.get_mut(number) {
             known.heard_ps = now_ps;
         }
     }
 
     /// Whom an aggregator waits for, if it has said so.
-    pub(crate) fn waits_for(&self, number: u32) -> Option<u32> {
+    pub fn waits_for(&self, number: u32) -> Option<u32> {
         self.get(number)?.waits_for
     }
 
     /// An aggregator has failed. The first reason counts.
-    pub(crate) fn blame(&mut self, number: u32, reason: String) {
+    pub fn blame(&mut self, number: u32, reason: String) {
         if let Some(known) = self.get_mut(number) {
             known.reason.get_or_insert(reason);
         }
     }
 
     /// Whether this rank has found why an aggregator has failed.
-    pub(crate) fn has_reason(&self, number: u32) -> bool {
+    pub fn has_reason(&self, number: u32) -> bool {
         self.get(number).is_some_and(|known| known.reason.is_some())
     }
 
     /// Why an aggregator has failed, if this rank has found it.
-    pub(crate) fn take_reason(&mut self, number: u32) -> Option<String> {
+    pub fn take_reason(&mut self, number: u32) -> Option<String> {
         self.get_mut(number)?.reason.take()
     }
 }
@@ -105,13 +109,13 @@ impl KnownAggregators {
 fn text(code: u16) -> String {
     match code {
         0 => "closed".to_owned(),
-        crate::mesh::NONSENSE => "it does not keep to the protocol".to_owned(),
+        NONSENSE => "it does not keep to the protocol".to_owned(),
         code => std::io::Error::from_raw_os_error(code.into()).to_string(),
     }
 }
 
 /// What has happened to the connection to an aggregator, by the system's code.
-pub(crate) fn broken(code: u16) -> String {
+pub fn broken(code: u16) -> String {
     let is_there =
         ![libc::ECONNREFUSED, libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH].contains(&i32::from(code));
     if is_there {
@@ -134,12 +138,12 @@ pub(crate) fn unanswered(what: &str, tries: u32) -> String {
 
 /// Of a bound (`barrier_timeout`), how long an aggregator may be silent: it counts as failed before the rank that waits
 /// for it would be held to be the failed rank.
-pub(crate) const fn patience_ps(bound_ps: u64) -> u64 {
+pub const fn patience_ps(bound_ps: u64) -> u64 {
     bound_ps / 4 * 3
 }
 
 /// What an aggregator has not done within that time.
-pub(crate) fn silent(bound: Duration) -> String {
+pub fn silent(bound: Duration) -> String {
     format!(
         "has said nothing for {:?}: see whether it runs, and whether a firewall closes its port, or allow more time \
          (barrier_timeout)",
@@ -148,11 +152,11 @@ pub(crate) fn silent(bound: Duration) -> String {
 }
 
 /// That an aggregator says that it has lost this rank.
-pub(crate) fn lost() -> String {
+pub fn lost() -> String {
     "does not reach this rank any more: see the link between the two, and the aggregator's log".to_owned()
 }
 
 /// Why it serves this job no longer.
-pub(crate) fn refusal(reason: &str) -> String {
+pub fn refusal(reason: &str) -> String {
     format!("refuses this job: {reason}")
 }

@@ -29,11 +29,13 @@ const MOST_DESCRIPTORS: usize = 253;
 
 /// What lies where in memory that processes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
-    pub(crate) words: usize,
-    pub(crate) rings: usize,
+pub struct Layout {
+    /// Words of 64 bits, each in cache lines of its own.
+    pub words: usize,
+    /// Rings of bytes behind them.
+    pub rings: usize,
     /// Bytes of each ring: a power of two, and whole pages.
-    pub(crate) ring_bytes: usize,
+    pub ring_bytes: usize,
 }
 
 impl Layout {
@@ -48,7 +50,7 @@ impl Layout {
 
 /// Words and rings. Unmapped when dropped.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub struct Memory {
     base: NonNull<u8>,
     layout: Layout,
 }
@@ -61,7 +63,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Makes memory of a layout, all zeros, and a descriptor for the other processes.
-    pub(crate) fn create(layout: Layout) -> io::Result<(Self, OwnedFd)> {
+    pub fn create(layout: Layout) -> io::Result<(Self, OwnedFd)> {
         let file = memfd_create("flexcast", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
         ftruncate(&file, layout.bytes() as i64)?;
         fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL))?;
@@ -70,7 +72,7 @@ impl Memory {
 
     /// Maps memory that another process has made. Refused if it could become shorter, which would kill whoever accesses
     /// it, or is not as long as the layout.
-    pub(crate) fn open(file: &OwnedFd, layout: Layout) -> io::Result<Self> {
+    pub fn open(file: &OwnedFd, layout: Layout) -> io::Result<Self> {
         debug_assert!(
             layout.ring_bytes.is_power_of_two() && layout.ring_bytes.is_multiple_of(PAGE_BYTES),
             "{layout:?}"
@@ -89,12 +91,12 @@ impl Memory {
     ///
     /// # Panics
     /// There is none.
-    pub(crate) fn ring(&self) -> (NonNull<u8>, usize) {
+    pub fn ring(&self) -> (NonNull<u8>, usize) {
         self.run(0, 0, self.layout.ring_bytes)
     }
 
     /// Bytes of a ring.
-    pub(crate) const fn ring_bytes(&self) -> usize {
+    pub const fn ring_bytes(&self) -> usize {
         self.layout.ring_bytes
     }
 
@@ -102,7 +104,7 @@ impl Memory {
     ///
     /// # Panics
     /// There are fewer.
-    pub(crate) fn word(&self, number: usize) -> &AtomicU64 {
+    pub fn word(&self, number: usize) -> &AtomicU64 {
         assert!(number < self.layout.words, "word {number} of {}", self.layout.words);
         // SAFETY: before the rings, and aligned to 128 bytes; this process accesses it as an atomic only, as long as
         // the mapping lives.
@@ -123,7 +125,7 @@ impl Memory {
     }
 
     /// Copies bytes to positions `at` and following, at most as many as the ring has.
-    pub(crate) fn write(&self, ring: usize, mut at: u64, bytes: &[u8]) {
+    pub fn write(&self, ring: usize, mut at: u64, bytes: &[u8]) {
         let mut left = &bytes[..bytes.len().min(self.ring_bytes())];
         while !left.is_empty() {
             let (to, len) = self.run(ring, at, left.len());
@@ -137,7 +139,7 @@ impl Memory {
     }
 
     /// Copies bytes from positions `at` and following, at most as many as the ring has.
-    pub(crate) fn read(&self, ring: usize, mut at: u64, bytes: &mut [u8]) {
+    pub fn read(&self, ring: usize, mut at: u64, bytes: &mut [u8]) {
         let most = bytes.len().min(self.ring_bytes());
         let mut left = &mut bytes[..most];
         while !left.is_empty() {
@@ -165,12 +167,7 @@ pub(crate) fn send_with(socket: &impl AsFd, bytes: &[u8], files: &[BorrowedFd<'_
 }
 
 /// The same to an address.
-pub(crate) fn send_with_to(
-    socket: &impl AsFd,
-    to: &UnixAddr,
-    bytes: &[u8],
-    files: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+pub fn send_with_to(socket: &impl AsFd, to: &UnixAddr, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     send_to(socket, Some(to), bytes, files)
 }
 
@@ -189,7 +186,7 @@ pub(crate) fn receive_with(socket: &impl AsFd, bytes: &mut [u8]) -> io::Result<(
 }
 
 /// The same, and the user whose process has sent them; none unless the socket has asked for that (`SO_PASSCRED`).
-pub(crate) fn receive_from(socket: &impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>, Option<u32>)> {
+pub fn receive_from(socket: &impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>, Option<u32>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS), ScmCredentials(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(bytes)];

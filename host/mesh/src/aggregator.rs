@@ -29,7 +29,7 @@
 //! block and blocks per message; and from the aggregator the reports here ([`Report`]). With a secret they have tags.
 //!
 //! Where RDMA cards carry blocks, a worker's messages of operations are empty and say what it calls. Before its first
-//! one, and whenever it has other queue pairs, it sends their endpoint ([`p2p::sparse`](crate::p2p::sparse)) as a
+//! one, and whenever it has other queue pairs, it sends their endpoint as a
 //! control message. When those of all workers are there, the aggregator answers each with its own.
 
 use flexcast_bootstrap::Secret;
@@ -37,14 +37,13 @@ use flexcast_bootstrap::store::SECRET_FILE;
 use flexcast_proto::session::{HandshakeError, Secret as SessionSecret};
 use flexcast_proto::sparse::Order;
 use flexcast_proto::{Algorithm, Kind, MAX_RANKS, Summary};
-use flexio::Retry;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const MAGIC: [u8; 4] = *b"FXAG";
 const VERSION: u32 = 4;
 /// Most aggregators of a job.
-pub(crate) const MOST_AGGREGATORS: u32 = 64;
+pub const MOST_AGGREGATORS: u32 = 64;
 /// Longest reason of a refusal.
 const MOST_REASON_BYTES: usize = 1024;
 /// Most bytes of a refusal.
@@ -72,10 +71,10 @@ struct Hello {
 }
 
 /// Bytes of a greeting.
-pub(crate) const GREETING_BYTES: usize = size_of::<Hello>();
+pub const GREETING_BYTES: usize = size_of::<Hello>();
 
 /// Bytes of what an aggregator says before its challenge.
-pub(crate) const ANSWER_BYTES: usize = size_of::<Answer>();
+pub const ANSWER_BYTES: usize = size_of::<Answer>();
 
 /// What an aggregator says before its challenge.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -86,36 +85,36 @@ struct Answer {
 }
 
 /// What an aggregator of this version says before its challenge.
-pub(crate) fn answer() -> [u8; ANSWER_BYTES] {
+pub fn answer() -> [u8; ANSWER_BYTES] {
     zerocopy::transmute!(Answer { magic: MAGIC, version: VERSION.into() })
 }
 
 /// What the handshakes of workers and aggregators are under.
 #[derive(Clone, Debug)]
-pub(crate) struct Key {
+pub struct Key {
     secret: SessionSecret,
     is_shared: bool,
 }
 
 impl Key {
     /// That of a secret which workers and aggregators share; without one, a key that everybody knows.
-    pub(crate) fn of(secret: Option<&Secret>) -> Self {
+    pub fn of(secret: Option<&Secret>) -> Self {
         let bytes = secret.map_or([0; 32], |secret| secret.derived("flexcast aggregators 4"));
         Self { secret: SessionSecret::new(bytes), is_shared: secret.is_some() }
     }
 
     /// The secret of a handshake.
-    pub(crate) const fn secret(&self) -> &SessionSecret {
+    pub const fn secret(&self) -> &SessionSecret {
         &self.secret
     }
 
     /// Whether only those who have the secret know it: then frames have tags.
-    pub(crate) const fn is_shared(&self) -> bool {
+    pub const fn is_shared(&self) -> bool {
         self.is_shared
     }
 
     /// The scope of a handshake that begins with this greeting.
-    pub(crate) fn scope(&self, greeting: &[u8; GREETING_BYTES]) -> u64 {
+    pub fn scope(&self, greeting: &[u8; GREETING_BYTES]) -> u64 {
         let mut hash = hmac_sha256::HMAC::new(self.secret.bytes());
         hash.update(b"flexcast greeting of a worker");
         hash.update(greeting);
@@ -161,21 +160,23 @@ impl Key {
 
 /// What carries blocks between workers and aggregators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carrier {
+pub enum Carrier {
     /// The connection on which a worker has said who it is.
     Connection,
     /// Queue pairs of RDMA cards.
     Cards {
-        /// Traffic class.
+        /// Traffic class: bits 7 to 5 are the priority.
         class: u8,
-        /// Patience with a silent peer.
-        retry: Retry,
+        /// Exponent of the time after which a card sends again, 1 to 31: 4.096 µs times 2 to this power.
+        timeout_exponent: u8,
+        /// How often it sends again before the connection breaks, 0 to 7.
+        retries: u8,
     },
 }
 
 impl Carrier {
     /// Its name in a status.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Connection => "tcp",
             Self::Cards { .. } => "rdma",
@@ -185,28 +186,37 @@ impl Carrier {
 
 /// What all workers of a job say alike to an aggregator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Terms {
-    pub(crate) job: u64,
-    pub(crate) proof: u64,
-    pub(crate) workers: u32,
-    pub(crate) aggregator: u32,
-    pub(crate) aggregators: u32,
-    pub(crate) order: Order,
-    pub(crate) carrier: Carrier,
+pub struct Terms {
+    /// Number of the communicator, which its rank 0 has drawn at random.
+    pub job: u64,
+    /// A number that only the workers of the job know: who has another one is not of this job.
+    pub proof: u64,
+    /// How many workers there are, 1 to `MAX_RANKS`.
+    pub workers: u32,
+    /// Number of this aggregator among those of the job.
+    pub aggregator: u32,
+    /// How many aggregators the job has, up to [`MOST_AGGREGATORS`].
+    pub aggregators: u32,
+    /// In which order blocks of different workers are added.
+    pub order: Order,
+    /// What carries the blocks.
+    pub carrier: Carrier,
 }
 
 /// Who connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Greeting {
-    pub(crate) rank: u32,
+pub struct Greeting {
+    /// Its rank in the job.
+    pub rank: u32,
     /// Whether it has a secret that it shares with the aggregator.
-    pub(crate) has_secret: bool,
-    pub(crate) terms: Terms,
+    pub has_secret: bool,
+    /// What its job is like.
+    pub terms: Terms,
 }
 
 /// A greeting that is none, or cannot be taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unheard {
+pub enum Unheard {
     /// Whoever it is does not speak this protocol.
     Stranger,
     /// It is a worker, which is to be told why not.
@@ -214,11 +224,13 @@ pub(crate) enum Unheard {
 }
 
 impl Greeting {
-    pub(crate) fn encode(&self) -> [u8; GREETING_BYTES] {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; GREETING_BYTES] {
         let Terms { job, proof, workers, aggregator, aggregators, order, carrier } = self.terms;
-        let (on_cards, class, retry) = match carrier {
-            Carrier::Connection => (0, 0, Retry { timeout_exponent: 0, count: 0 }),
-            Carrier::Cards { class, retry } => (1, class, retry),
+        let (on_cards, class, timeout_exponent, count) = match carrier {
+            Carrier::Connection => (0, 0, 0, 0),
+            Carrier::Cards { class, timeout_exponent, retries } => (1, class, timeout_exponent, retries),
         };
         let hello = Hello {
             magic: MAGIC,
@@ -233,8 +245,8 @@ impl Greeting {
             big_endian: u8::from(cfg!(target_endian = "big")),
             on_cards,
             class,
-            timeout_exponent: retry.timeout_exponent,
-            count: retry.count,
+            timeout_exponent,
+            count,
             has_secret: u8::from(self.has_secret),
             zero: 0,
         };
@@ -247,7 +259,11 @@ impl Greeting {
         bytes[..len] == MAGIC[..len]
     }
 
-    pub(crate) fn decode(bytes: &[u8; GREETING_BYTES]) -> Result<Self, Unheard> {
+    /// The greeting that bytes are.
+    ///
+    /// # Errors
+    /// They are none, or the worker cannot be taken.
+    pub fn decode(bytes: &[u8; GREETING_BYTES]) -> Result<Self, Unheard> {
         let hello: Hello = zerocopy::transmute!(*bytes);
         if hello.magic != MAGIC {
             return Err(Unheard::Stranger);
@@ -286,7 +302,7 @@ impl Greeting {
         let carrier = match hello.on_cards {
             0 if (class, timeout_exponent, count) == (0, 0, 0) => Carrier::Connection,
             1 if (1..=31).contains(&timeout_exponent) && count <= 7 => {
-                Carrier::Cards { class, retry: Retry { timeout_exponent, count } }
+                Carrier::Cards { class, timeout_exponent, retries: count }
             }
             _ => {
                 return refused(format!(
@@ -302,19 +318,39 @@ impl Greeting {
 
 /// What an aggregator says of an operation, or of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Report {
-    /// It is alive, and waits for a message of this rank.
-    Waiting { rank: u32 },
+pub enum Report {
+    /// It is alive, and waits for a message of a rank.
+    Waiting {
+        /// The rank.
+        rank: u32,
+    },
     /// A rank is gone: the operation has failed.
-    Lost { rank: u32 },
+    Lost {
+        /// The rank.
+        rank: u32,
+    },
     /// A rank has been silent for too long: the operation has failed.
-    Silent { rank: u32 },
+    Silent {
+        /// The rank.
+        rank: u32,
+    },
     /// A rank has called something else: the operation has failed.
-    Differs { rank: u32, theirs: Summary },
-    /// It does not serve this worker any more, for this reason.
-    Refused { reason: String },
+    Differs {
+        /// The rank.
+        rank: u32,
+        /// What it has called.
+        theirs: Summary,
+    },
+    /// It does not serve this worker any more.
+    Refused {
+        /// Why, for the user; control characters are removed.
+        reason: String,
+    },
     /// Its queue pairs, which are connected to those of all workers.
-    Endpoint { bytes: Vec<u8> },
+    Endpoint {
+        /// The endpoint, as aggregators over RDMA cards encode it.
+        bytes: Vec<u8>,
+    },
 }
 
 const WAITING: u8 = 1;
@@ -345,7 +381,9 @@ struct Called {
 }
 
 impl Report {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    /// Its bytes: the contents of a frame.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
         let start = |kind, rank: u32| Start { kind, zero: [0; 3], rank: rank.into() };
         match self {
             Self::Waiting { rank } => start(WAITING, *rank).as_bytes().to_vec(),
@@ -372,7 +410,7 @@ impl Report {
     }
 
     /// What an aggregator has said to one of `workers` workers; none if it cannot be.
-    pub(crate) fn decode(bytes: &[u8], workers: u32) -> Option<Self> {
+    pub fn decode(bytes: &[u8], workers: u32) -> Option<Self> {
         let (start, rest) = Start::read_from_prefix(bytes).ok()?;
         let rank = start.rank.get();
         if start.zero != [0; 3] || rank >= workers {
@@ -424,8 +462,7 @@ mod tests {
     fn greetings_are_what_was_encoded() {
         let bytes = GREETING.encode();
         assert_eq!(Greeting::decode(&bytes), Ok(GREETING));
-        let retry = Retry { timeout_exponent: 11, count: 7 };
-        let carrier = Carrier::Cards { class: 0x60, retry };
+        let carrier = Carrier::Cards { class: 0x60, timeout_exponent: 11, retries: 7 };
         let over_cards = Greeting { terms: Terms { carrier, ..GREETING.terms }, ..GREETING };
         assert_eq!(Greeting::decode(&over_cards.encode()), Ok(over_cards));
         for (at, value) in [(44, 0), (44, 32), (45, 8), (42, 0)] {

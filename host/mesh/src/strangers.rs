@@ -8,24 +8,26 @@
 //! They want to reach a rank, or aggregators that are no ranks. To those a rank says first, in clear, what it wants.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read as _};
+use std::io::{self, ErrorKind, IoSlice, Read as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use flexcast_proto::session::{
-    CHALLENGE_BYTES, HELLO_BYTES, HandshakeError, Listening, PROOF_BYTES, Party, Proven, Refusal, Role, Secret, Session,
+    CHALLENGE_BYTES, HELLO_BYTES, HandshakeError, Listening, PROOF_BYTES, Party, Proven, Refusal, Role, Secret,
+    Session, keyed_hash,
 };
 use nix::errno::Errno;
+use zerocopy::IntoBytes as _;
 
-use super::dial::nonce;
-use super::shared::{SharedStream, check_user};
-use super::stream::Stream;
-use super::{Address, Watch};
-use crate::mesh::aggregator::{self, ANSWER_BYTES, GREETING_BYTES, Greeting, Key, Unheard};
-use crate::mesh::memory::{receive_with, send_with};
-use flexcast_rc::greeting::keyed_hash;
+use crate::aggregator::{self, ANSWER_BYTES, GREETING_BYTES, Greeting, Key, Unheard};
+use crate::dial::nonce;
+use crate::events::{Address, Watch};
+use crate::frame::{Frame, MESSAGE};
+use crate::memory::{receive_with, send_with};
+use crate::shared::{SharedStream, check_user};
+use crate::stream::Stream;
 
 /// Most strangers.
 pub(super) const MOST_STRANGERS: usize = 128;
@@ -133,13 +135,16 @@ enum Fate {
 
 /// Whom strangers want to reach.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Reached<'r> {
+pub enum Reached<'r> {
     /// A rank, of so many.
     Rank {
         /// Number of the communicator.
         scope: u64,
+        /// Its number.
         own: u32,
+        /// Ranks of the communicator.
         ranks: u32,
+        /// Key of the handshakes.
         secret: &'r Secret,
     },
     /// Aggregators of any job.
@@ -164,13 +169,15 @@ impl<'r> Reached<'r> {
 
 /// Where strangers connect.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Host<'h> {
-    pub(crate) listener: &'h TcpListener,
+pub struct Host<'h> {
+    /// The socket. It does not block.
+    pub listener: &'h TcpListener,
     /// The same for processes of this computer.
-    pub(crate) shared: Option<&'h UnixListener>,
-    pub(crate) reached: Reached<'h>,
+    pub shared: Option<&'h UnixListener>,
+    /// Whom they want to reach.
+    pub reached: Reached<'h>,
     /// Longest that one may take to say something.
-    pub(crate) silence: Duration,
+    pub silence: Duration,
 }
 
 impl Stranger {
@@ -267,18 +274,34 @@ fn wanted(key: &Key, bytes: &[u8]) -> Result<Wanted, Unheard> {
 
 /// A stranger that is to be told why it is not taken.
 #[derive(Debug)]
-pub(crate) struct Turned {
-    pub(crate) stream: TcpStream,
-    pub(crate) reason: String,
+pub struct Turned {
+    stream: TcpStream,
+    /// Why, for its user.
+    pub reason: String,
+}
+
+impl Turned {
+    /// Says why not, by a report in clear ([`Report::Refused`](aggregator::Report::Refused)). Nothing else may be sent
+    /// on the connection.
+    #[must_use]
+    pub fn answer(self, report: &[u8]) -> Stream {
+        let frame = Frame::new(MESSAGE, 0, report.len());
+        let mut stream = Stream::from(self.stream);
+        // A new connection has room for so little, and whoever has gone needs no answer.
+        let _ = stream.write_vectored(&[IoSlice::new(frame.as_bytes()), IoSlice::new(report)]);
+        stream
+    }
 }
 
 /// A rank that has proven who it is, and is not taken yet.
 #[derive(Debug)]
-pub(crate) struct Arrival {
-    pub(crate) rank: u32,
-    pub(crate) address: Address,
+pub struct Arrival {
+    /// Its number.
+    pub rank: u32,
+    /// Where it is.
+    pub address: Address,
     /// What it wants of aggregators.
-    pub(crate) greeting: Option<Greeting>,
+    pub greeting: Option<Greeting>,
     caller: Caller,
     proven: Proven,
 }
@@ -288,7 +311,7 @@ impl Arrival {
     ///
     /// # Errors
     /// It has broken, or its memory cannot be used.
-    pub(crate) fn accept(self, secret: &Secret) -> io::Result<(Stream, Session)> {
+    pub fn accept(self, secret: &Secret) -> io::Result<(Stream, Session)> {
         let Self { caller, proven, .. } = self;
         let mut stream = caller.into_stream()?;
         let (verdict, session) = proven.accept(secret, &keyed_hash);
@@ -309,7 +332,7 @@ impl Arrival {
 
 /// Those who have connected and have not proven who they are, the oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Strangers {
+pub struct Strangers {
     all: VecDeque<Stranger>,
     turned: Vec<Turned>,
     /// Some wait in the system's queue, since there is no room for them.
@@ -324,22 +347,22 @@ pub(crate) struct Strangers {
 
 impl Strangers {
     /// How many have ever come, and how many of them were closed without a word.
-    pub(crate) const fn counts(&self) -> [u64; 2] {
+    pub const fn counts(&self) -> [u64; 2] {
         [self.accepted, self.closed]
     }
 
     /// Whether some wait in the system's queue, since there is no room for them: to wait for others would end at once.
-    pub(crate) const fn is_stuck(&self) -> bool {
+    pub const fn is_stuck(&self) -> bool {
         self.stuck
     }
 
     /// When the time of one is over.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         self.all.iter().map(|stranger| stranger.until).min()
     }
 
     /// Those that are to be told why they are not taken, since this was last asked.
-    pub(crate) fn take_turned(&mut self) -> Vec<Turned> {
+    pub fn take_turned(&mut self) -> Vec<Turned> {
         std::mem::take(&mut self.turned)
     }
 
@@ -350,7 +373,7 @@ impl Strangers {
 
     /// Takes who has connected since, and what strangers have said. Who has proven to be a rank, in the order in which
     /// they have come.
-    pub(crate) fn poll(&mut self, host: &Host<'_>, watch: &mut dyn Watch) -> Vec<Arrival> {
+    pub fn poll(&mut self, host: &Host<'_>, watch: &mut dyn Watch) -> Vec<Arrival> {
         self.accept(host, watch);
         let now = Instant::now();
         let mut arrivals = Vec::new();

@@ -24,37 +24,48 @@ use flexcast_proto::{Algorithm, Kind, Summary};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::tags::Tags;
+use crate::tags::Tags;
 
-pub(crate) const MESSAGE: u8 = 1;
+/// Kind of a frame with a control message, and eager data behind it.
+pub const MESSAGE: u8 = 1;
 pub(crate) const REQUEST: u8 = 2;
 pub(crate) const DATA: u8 = 3;
-pub(crate) const END: u8 = 4;
+/// Kind of a frame without contents: the sender leaves.
+pub const END: u8 = 4;
 pub(crate) const TRANSFER: u8 = 5;
 
 /// Bytes of a buffer in one data frame.
 pub(crate) const DATA_BYTES: usize = 64 << 10;
 /// Longest contents of a frame that is taken as a whole: an eager message, or data.
-pub(crate) const MOST_FRAME_BYTES: usize = DATA_BYTES + 64;
+pub const MOST_FRAME_BYTES: usize = DATA_BYTES + 64;
 /// Most bytes of a message in one transfer frame: what a control message may have to wait for.
 pub(crate) const FRAGMENT_BYTES: u64 = 256 << 10;
 
-/// The beginning of a frame.
+/// The beginning of a frame: its header.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Frame {
-    pub(crate) len: U32,
-    pub(crate) kind: u8,
-    pub(crate) zero: [u8; 3],
-    pub(crate) operation: U32,
-    pub(crate) contents_tag: U64,
-    pub(crate) tag: U64,
+pub struct Frame {
+    /// Length of the contents in bytes.
+    pub len: U32,
+    /// Kind of the frame.
+    pub kind: u8,
+    /// Zeros.
+    pub zero: [u8; 3],
+    /// Number of the operation.
+    pub operation: U32,
+    /// Tag of the contents; 0 without tags.
+    pub contents_tag: U64,
+    /// Tag of the frame's number and of this header; 0 without tags.
+    pub tag: U64,
 }
 
-pub(crate) const FRAME_BYTES: usize = size_of::<Frame>();
+/// Bytes of a header.
+pub const FRAME_BYTES: usize = size_of::<Frame>();
 
 impl Frame {
-    pub(crate) fn new(kind: u8, operation: u32, len: usize) -> Self {
+    /// A header without tags. Its contents of `len` bytes follow.
+    #[must_use]
+    pub fn new(kind: u8, operation: u32, len: usize) -> Self {
         let (contents_tag, tag) = (U64::ZERO, U64::ZERO);
         Self { len: (len as u32).into(), kind, zero: [0; 3], operation: operation.into(), contents_tag, tag }
     }
@@ -131,26 +142,29 @@ pub(crate) struct HeadBody {
 }
 
 /// Bytes of the beginning of a transfer frame's contents.
-pub(crate) const HEAD_BYTES: usize = size_of::<HeadBody>();
+pub const HEAD_BYTES: usize = size_of::<HeadBody>();
 
 /// A part of a message between two ranks, and what the sender has called: the receiver compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    pub(crate) operation: u32,
+pub struct Head {
+    /// Number of the operation.
+    pub operation: u32,
     /// The message's number among those that the receiver gets.
-    pub(crate) tag: u32,
-    pub(crate) summary: Summary,
+    pub tag: u32,
+    /// What the sender has called.
+    pub summary: Summary,
     /// Bytes of the message.
-    pub(crate) total: u64,
+    pub total: u64,
     /// Where the fragment begins in it.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// Bytes of the fragment.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
 }
 
 impl Head {
-    /// The header of its frame, and its own bytes.
-    pub(crate) fn encode(&self) -> [u8; FRAME_BYTES + HEAD_BYTES] {
+    /// The header of its frame, and its own bytes; those of the fragment follow.
+    #[must_use]
+    pub fn encode(&self) -> [u8; FRAME_BYTES + HEAD_BYTES] {
         let Summary { kind, root, amount, chunk_bytes, algorithm, .. } = self.summary;
         let body = HeadBody {
             tag: self.tag.into(),

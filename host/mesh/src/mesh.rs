@@ -1,162 +1,27 @@
-//! Connections of a rank to its peers, over TCP or through shared memory: control messages, reads of what multicast has
-//! lost, and the messages of point-to-point collectives.
-//!
-//! Frames ([`frame`]) of one connection come in the order in which they were sent. One of an operation that has not
-//! begun here waits in the connection, with all behind it: ranks may be several operations ahead of one another where
-//! no barrier keeps them together.
-//!
-//! A connection between ranks begins with a handshake under the communicator's key ([`dial`] on one side, [`strangers`]
-//! on the other). It needs both of them, and frames wait until it is over. Frames over TCP have [`tags`] under its
-//! keys, so that bytes count only if the peer has sent them on this very connection and in this order.
+//! The connections of one communicator, and who they are with.
 
-pub(crate) mod aggregator;
-mod connect;
-mod dial;
-pub(crate) mod external;
-mod frame;
-pub(crate) mod hostile;
-pub(crate) mod memory;
-mod peer;
-mod shared;
-mod strangers;
-mod stream;
-mod tags;
-
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flexcast_proto::p2p::Part;
+use flexcast_proto::session::Refusal;
 use zerocopy::IntoBytes as _;
 
-pub(crate) use connect::Watch;
-pub(crate) use connect::dial_aggregator;
-pub(crate) use connect::{Connect, Doors, listen};
-#[cfg(test)]
-pub(crate) use dial::nonce;
-pub(crate) use frame::{END, Frame, Head, MESSAGE, MOST_FRAME_BYTES};
-pub(crate) use peer::{NONSENSE, Peer, failure_code};
-pub(crate) use shared::{OtherEnd, Rings, listen as listen_shared};
-
+use crate::connect::{self, Connect};
 use crate::error::{Error, Result};
-use flexcast_proto::session::{Refusal, origin};
-use frame::{REQUEST, RequestBody};
-pub(crate) use strangers::{Arrival, Host, Reached, SILENCE, Strangers, Turned};
-pub(crate) use stream::Stream;
+use crate::events::{Fault, Interest, Listener, Read, Source, Watch};
+use crate::frame::{END, Head, MESSAGE, MOST_FRAME_BYTES, REQUEST, RequestBody};
+use crate::peer::{self, Peer};
+use crate::shared::Rings;
+use crate::strangers::{Arrival, Host, Reached, SILENCE, Strangers};
+use crate::stream::Stream;
 
 /// Time between two polls of connections while a communicator is made.
 const LOOK: Duration = Duration::from_micros(200);
 
 /// Longest that what was said last waits for the peer's system to take it, when a communicator ends.
 const DRAIN: Duration = Duration::from_secs(1);
-
-/// Where the other end of a connection is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Address {
-    /// Over TCP; none where that is not known.
-    Tcp(Option<SocketAddr>),
-    /// A process of this computer, through memory.
-    Shared,
-}
-
-impl Address {
-    fn of(stream: &Stream) -> Self {
-        match stream {
-            Stream::Tcp(stream) => Self::Tcp(stream.peer_addr().ok()),
-            Stream::Shared(_) => Self::Shared,
-        }
-    }
-
-    /// Whose connections count as of one, if it has an address.
-    fn origin(self) -> Option<IpAddr> {
-        match self {
-            Self::Tcp(address) => address.map(|address| origin(address.ip())),
-            Self::Shared => None,
-        }
-    }
-}
-
-impl std::fmt::Display for Address {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Tcp(Some(address)) => address.fmt(f),
-            Self::Tcp(None) => f.write_str("an address that is not known"),
-            Self::Shared => f.write_str("shared memory of this computer"),
-        }
-    }
-}
-
-/// What is wrong with the connection to a rank, beyond a code of the system.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
-    /// Where the rank is, or seems to be.
-    pub(crate) address: String,
-    pub(crate) reason: String,
-}
-
-/// A read, by the one who asks or the one who answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Read {
-    pub(crate) operation: u32,
-    pub(crate) tag: u32,
-    pub(crate) offset: u64,
-    pub(crate) bytes: u64,
-}
-
-/// What a peer has sent.
-#[derive(Debug)]
-pub(crate) enum Event<'e> {
-    Message { from: u32, bytes: &'e [u8] },
-    Request { from: u32, read: Read },
-    Data { from: u32, operation: u32, tag: u32, offset: u64, bytes: &'e [u8] },
-}
-
-/// Whoever takes what comes.
-pub(crate) trait Listener {
-    /// Whether a frame of an operation can be taken now; otherwise it waits until that operation begins. `transfer`: it
-    /// is a fragment of a message.
-    fn is_due(&self, operation: u32, transfer: bool) -> bool;
-
-    fn hear(&mut self, event: Event<'_>);
-
-    /// A fragment comes. False: it cannot be, and nothing more is heard from that rank.
-    fn begin(&mut self, from: u32, head: &Head) -> bool;
-
-    /// Where the bytes of a fragment belong, from number `at` on, up to the next that belong somewhere else. Empty:
-    /// nowhere any more.
-    fn place(&mut self, from: u32, head: &Head, at: u64) -> &mut [u8];
-
-    /// All bytes of a fragment are in their places.
-    fn end(&mut self, from: u32, head: &Head);
-}
-
-/// Whoever has what is sent.
-pub(crate) trait Source {
-    /// The buffer that peers read from.
-    fn buffer(&self) -> &[u8];
-
-    /// The bytes of a message from number `at` on, up to the next that lie somewhere else.
-    fn part(&self, part: Part, at: u64) -> &[u8];
-}
-
-/// Nothing to be sent.
-impl Source for () {
-    fn buffer(&self) -> &[u8] {
-        &[]
-    }
-
-    fn part(&self, _: Part, _: u64) -> &[u8] {
-        &[]
-    }
-}
-
-/// What is waited for on a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Interest {
-    pub(crate) read: bool,
-    pub(crate) write: bool,
-}
 
 /// Polls again and again instead of waiting.
 struct Unwatched;
@@ -169,7 +34,7 @@ impl Watch for Unwatched {
 
 /// The connections of a communicator.
 #[derive(Debug)]
-pub(super) struct Mesh {
+pub struct Mesh {
     connect: Connect,
     /// Connections, by their numbers, which stay: two to a rank if both have connected at the same time.
     peers: Vec<Peer>,
@@ -185,8 +50,13 @@ pub(super) struct Mesh {
 }
 
 impl Mesh {
-    /// Connects to `ranks` (ascending): a rank to those below it. Blocks, at most for the timeout.
-    pub(super) fn connect(connect: Connect, ranks: &[u32]) -> Result<Self> {
+    /// Connects to `ranks` (ascending): a rank to those below it. Blocks, at most for the timeout. Connections to other
+    /// ranks are made when something is sent to them.
+    ///
+    /// # Errors
+    /// [`Error::Peer`]: a rank is not reached, does not take the connection, or does not connect in time.
+    /// [`Error::Socket`].
+    pub fn connect(connect: Connect, ranks: &[u32]) -> Result<Self> {
         connect.listener.set_nonblocking(true).map_err(connect::failed("TCP socket".to_owned()))?;
         let deadline = Instant::now() + connect.timeout;
         let mut mesh = Self::of(connect, Vec::new());
@@ -235,8 +105,8 @@ impl Mesh {
         Error::Peer { rank, reason }
     }
 
-    /// Of connections that are ready.
-    pub(super) fn of(connect: Connect, streams: Vec<(u32, Stream)>) -> Self {
+    /// Of connections that are ready: there is no handshake, and frames have no tags.
+    pub fn of(connect: Connect, streams: Vec<(u32, Stream)>) -> Self {
         let count = connect.addresses.len();
         let mut mesh = Self {
             has_come: vec![None; count],
@@ -259,7 +129,7 @@ impl Mesh {
     }
 
     /// Takes the connections of ranks that have something to say for the first time. Returns whether there was one.
-    pub(super) fn admit(&mut self, watch: &mut dyn Watch) -> bool {
+    pub fn admit(&mut self, watch: &mut dyn Watch) -> bool {
         let connect = &self.connect;
         let reached = Reached::Rank {
             scope: connect.communicator,
@@ -300,34 +170,34 @@ impl Mesh {
     }
 
     /// Connections that there are, or were.
-    pub(super) const fn len(&self) -> usize {
+    pub const fn count(&self) -> usize {
         self.peers.len()
     }
 
     /// Where ranks connect.
-    pub(super) fn doors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub fn doors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let shared = self.connect.doors.listener.as_ref().map(|listener| listener.as_fd());
         std::iter::once(self.connect.listener.as_fd()).chain(shared)
     }
 
     /// The shared memory of connections that are new since this was last asked.
-    pub(super) fn take_rings(&mut self) -> impl Iterator<Item = Arc<Rings>> {
+    pub fn take_rings(&mut self) -> impl Iterator<Item = Arc<Rings>> {
         let made = self.peers.iter_mut().filter_map(|peer| peer.take_made().then_some(&*peer));
         made.filter_map(|peer| peer.stream.shared()).map(|stream| Arc::clone(stream.rings()))
     }
 
     /// Connections whose stream is another one since this was last asked. The one before is closed.
-    pub(super) fn take_renewed(&mut self) -> impl Iterator<Item = usize> {
+    pub fn take_renewed(&mut self) -> impl Iterator<Item = usize> {
         self.peers.iter_mut().enumerate().filter_map(|(number, peer)| peer.take_renewed().then_some(number))
     }
 
     /// When a handshake has something to do although nothing comes.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         self.peers.iter().filter_map(Peer::deadline).min()
     }
 
     /// What is to be waited for: each connection that is open, with its number.
-    pub(super) fn descriptors(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>, Interest)> {
+    pub fn descriptors(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>, Interest)> {
         let open = self.peers.iter().enumerate().filter(|(_, peer)| !peer.closed);
         open.map(|(number, peer)| {
             let Interest { read, write } = peer.interest();
@@ -341,7 +211,7 @@ impl Mesh {
     }
 
     /// Notes what is waited for in shared memory.
-    pub(super) fn want(&self) {
+    pub fn want(&self) {
         for peer in self.peers.iter().filter(|peer| !peer.is_dialling()) {
             if let Some(stream) = peer.stream.shared() {
                 stream.rings().want(peer.is_heard(), peer.is_waiting());
@@ -350,7 +220,7 @@ impl Mesh {
     }
 
     /// Takes what peers have sent through shared memory. Returns whether there was anything.
-    pub(super) fn look(&mut self, listener: &mut dyn Listener) -> bool {
+    pub fn look(&mut self, listener: &mut dyn Listener) -> bool {
         let Self { peers, room, .. } = self;
         let ready = peers.iter_mut().filter(|peer| {
             peer.is_heard()
@@ -387,14 +257,14 @@ impl Mesh {
 
     /// Sends a message, with eager data or none behind it. One to a rank that is gone is dropped: whoever waits for its
     /// answer learns of that.
-    pub(super) fn say(&mut self, to: u32, operation: u32, message: &[u8], data: &[u8]) {
+    pub fn say(&mut self, to: u32, operation: u32, message: &[u8], data: &[u8]) {
         if let Some(peer) = self.peer(to) {
             peer.add(MESSAGE, operation, [message, data]);
         }
     }
 
     /// Asks a peer for a range of its buffer.
-    pub(super) fn read(&mut self, from: u32, read: &Read) {
+    pub fn read(&mut self, from: u32, read: &Read) {
         let body = RequestBody { tag: read.tag.into(), offset: read.offset.into(), bytes: read.bytes.into() };
         if let Some(peer) = self.peer(from) {
             peer.add(REQUEST, read.operation, [body.as_bytes(), &[]]);
@@ -402,7 +272,7 @@ impl Mesh {
     }
 
     /// Answers a peer's request, when there is room.
-    pub(super) fn serve(&mut self, to: u32, read: Read) {
+    pub fn serve(&mut self, to: u32, read: Read) {
         if let Some(peer) = self.peer(to) {
             peer.serve(read);
         }
@@ -410,54 +280,54 @@ impl Mesh {
 
     /// Sends a message of a point-to-point collective, all of it. [`Mesh::take_finished`] tells when its bytes are not
     /// needed any more.
-    pub(super) fn transfer(&mut self, to: u32, head: Head, part: Part, source: &dyn Source) {
+    pub fn transfer(&mut self, to: u32, head: Head, part: Part, source: &dyn Source) {
         if let Some(peer) = self.peer(to) {
             peer.transfer(head, part, source);
         }
     }
 
     /// Messages whose bytes are not needed any more, since this was last asked.
-    pub(super) fn take_finished(&mut self) -> u32 {
+    pub fn take_finished(&mut self) -> u32 {
         self.peers.iter_mut().map(Peer::take_finished).sum()
     }
 
     /// The operation is over here: what has begun to be sent is copied, and no more of it is sent.
-    pub(super) fn abandon(&mut self, source: &dyn Source) {
+    pub fn abandon(&mut self, source: &dyn Source) {
         self.peers.iter_mut().for_each(|peer| peer.abandon(source));
     }
 
     /// A rank has said what cannot be: nothing more is heard from it.
-    pub(super) fn distrust(&mut self, rank: u32) {
+    pub fn distrust(&mut self, rank: u32) {
         self.peers.iter_mut().filter(|peer| peer.rank == rank).for_each(Peer::distrust);
     }
 
     /// Forgets what peers want to read.
-    pub(super) fn forget_serves(&mut self) {
+    pub fn forget_serves(&mut self) {
         self.peers.iter_mut().for_each(Peer::forget_serves);
     }
 
     /// Gives what waits to the system. Returns whether anything moved.
-    pub(super) fn flush(&mut self, source: &dyn Source) -> bool {
+    pub fn flush(&mut self, source: &dyn Source) -> bool {
         self.peers.iter_mut().fold(false, |moved, peer| moved | peer.flush(source))
     }
 
     /// Whether something waits until the system takes more.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         self.slow_taker().is_some()
     }
 
     /// Whether something waits until a peer takes its connection.
-    pub(super) fn is_dialling(&self) -> bool {
+    pub fn is_dialling(&self) -> bool {
         self.peers.iter().any(|peer| peer.is_dialling() && peer.is_waiting())
     }
 
     /// A rank that does not take what is to be sent to it.
-    pub(super) fn slow_taker(&self) -> Option<u32> {
+    pub fn slow_taker(&self) -> Option<u32> {
         self.peers.iter().find(|peer| !peer.closed && peer.is_waiting()).map(|peer| peer.rank)
     }
 
     /// Takes what peer number `number` has sent. Returns whether there was anything.
-    pub(super) fn receive(&mut self, number: usize, listener: &mut dyn Listener) -> bool {
+    pub fn receive(&mut self, number: usize, listener: &mut dyn Listener) -> bool {
         let Self { peers, room, .. } = self;
         let Some(peer) = peers.get_mut(number).filter(|peer| !peer.closed) else { return false };
         if peer.is_dialling() {
@@ -468,12 +338,12 @@ impl Mesh {
     }
 
     /// An operation has begun: takes what has waited for that. Returns whether there was anything.
-    pub(super) fn resume(&mut self, listener: &mut dyn Listener) -> bool {
+    pub fn resume(&mut self, listener: &mut dyn Listener) -> bool {
         self.peers.iter_mut().fold(false, |any, peer| any | peer.resume(listener))
     }
 
     /// Tells which connections have broken, and the system's code, once each.
-    pub(super) fn take_broken(&mut self, mut tell: impl FnMut(u32, u16)) {
+    pub fn take_broken(&mut self, mut tell: impl FnMut(u32, u16)) {
         self.unreachable.drain(..).for_each(|(peer, code)| tell(peer, code));
         for peer in &mut self.peers {
             if let Some(code) = peer.breaks.take() {
@@ -483,7 +353,7 @@ impl Mesh {
     }
 
     /// What is wrong with the connections to a rank, if this rank has found something beyond a code of the system.
-    pub(super) fn fault(&self, rank: u32) -> Option<Fault> {
+    pub fn fault(&self, rank: u32) -> Option<Fault> {
         let fault = |peer: &Peer| {
             let reason = peer.fault().filter(|_| peer.rank == rank)?.to_owned();
             Some(Fault { address: peer.address().to_string(), reason })
@@ -493,18 +363,18 @@ impl Mesh {
     }
 
     /// The connections to aggregators, by their numbers.
-    pub(super) fn aggregators(&self) -> Vec<usize> {
+    pub fn aggregators(&self) -> Vec<usize> {
         self.routes[self.has_come.len()..].iter().flatten().copied().collect()
     }
 
     /// The rank, or aggregator, at the other end of a connection.
-    pub(super) fn other_end(&self, number: usize) -> Option<u32> {
+    pub fn other_end(&self, number: usize) -> Option<u32> {
         self.peers.get(number).map(|peer| peer.rank)
     }
 
     /// Connections to aggregators that have ended, or of which the aggregator has said that it ends them, are made anew
     /// when something is to be said.
-    pub(super) fn renew(&mut self) {
+    pub fn renew(&mut self) {
         let Self { routes, has_come, peers, unreachable, .. } = self;
         unreachable.clear();
         for route in &mut routes[has_come.len()..] {
@@ -519,7 +389,7 @@ impl Mesh {
     }
 
     /// Connections on which nothing comes any more, with their numbers, once each.
-    pub(super) fn take_closed(&mut self, mut tell: impl FnMut(usize, BorrowedFd<'_>)) {
+    pub fn take_closed(&mut self, mut tell: impl FnMut(usize, BorrowedFd<'_>)) {
         for (number, peer) in self.peers.iter_mut().enumerate().filter(|(_, peer)| peer.closed && !peer.forgotten) {
             peer.forgotten = true;
             tell(number, peer.stream.as_fd());

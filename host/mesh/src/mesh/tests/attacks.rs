@@ -7,7 +7,7 @@ use flexcast_proto::session::{CHALLENGE_BYTES, HELLO_BYTES, PROOF_BYTES, VERDICT
 use zerocopy::FromBytes as _;
 
 use super::*;
-use crate::mesh::strangers::MOST_OF_ADDRESS;
+use crate::strangers::MOST_OF_ADDRESS;
 
 /// One direction of a connection that goes through the attacker: how many bytes of the handshake are to come, and what
 /// has come behind them.

@@ -4,13 +4,13 @@ use std::io::{self, ErrorKind, IoSliceMut};
 
 use zerocopy::FromBytes as _;
 
-use super::super::frame::{
+use super::{Peer, code};
+use crate::events::{Event, Listener, Read};
+use crate::frame::{
     DATA, DataBody, END, FRAME_BYTES, Frame, HEAD_BYTES, Head, HeadBody, MESSAGE, REQUEST, RequestBody, TRANSFER,
     tells_failure,
 };
-use super::super::tags::{Contents, Pair};
-use super::super::{Event, Listener, Read};
-use super::{Peer, code};
+use crate::tags::{Contents, Pair};
 
 /// Most reads of what nobody hears any more: a peer may go on to send.
 const MOST_DISCARDS: usize = 256;
@@ -54,7 +54,7 @@ impl Incoming {
 
 impl Peer {
     /// Takes what has come. Returns whether there was anything.
-    pub(crate) fn receive(&mut self, room: &mut [u8], listener: &mut dyn Listener) -> bool {
+    pub fn receive(&mut self, room: &mut [u8], listener: &mut dyn Listener) -> bool {
         let mut any = false;
         while self.is_heard() {
             let (came, asked) = self.read(room, listener);
@@ -128,7 +128,7 @@ impl Peer {
     }
 
     /// An operation has begun: what was held may be taken now. Returns whether anything was.
-    pub(crate) fn resume(&mut self, listener: &mut dyn Listener) -> bool {
+    pub fn resume(&mut self, listener: &mut dyn Listener) -> bool {
         if !std::mem::take(&mut self.held) || self.closed {
             return false;
         }
@@ -286,7 +286,7 @@ impl Peer {
 
     /// Takes and forgets what has come, since nobody hears it any more: a system that closes a connection with
     /// something unread takes back what has not arrived yet at the other side.
-    pub(crate) fn discard(&mut self, room: &mut [u8]) {
+    pub fn discard(&mut self, room: &mut [u8]) {
         if self.closed || self.dial.is_some() || self.stream.shared().is_some() {
             return;
         }

@@ -11,7 +11,7 @@
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-use crate::mesh::memory::{Layout, Memory};
+use crate::memory::{Layout, Memory};
 
 /// Bytes after which a position is published: the other side copies meanwhile.
 const STEP_BYTES: usize = 32 << 10;
@@ -51,7 +51,7 @@ pub(super) enum Side {
 
 /// One end of a connection. Several threads may ask whether it is ready; only one at a time reads and writes.
 #[derive(Debug)]
-pub(crate) struct Rings {
+pub struct Rings {
     memory: Memory,
     /// The ring that is read here; the other one is written.
     inward: usize,
@@ -177,14 +177,14 @@ impl Rings {
     }
 
     /// Whether there is what is waited for. So it is with positions that cannot be: whoever reads then finds out.
-    pub(crate) fn is_ready(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         let is_some = |bytes: io::Result<usize>| bytes.map_or(true, |bytes| bytes > 0);
         (self.wants_bytes.load(Ordering::Relaxed) && is_some(self.bytes()))
             || (self.wants_room.load(Ordering::Relaxed) && is_some(self.room()))
     }
 
     /// Asks to be woken as soon as there is what is waited for. True: there is, and it need not sleep.
-    pub(crate) fn arm(&self) -> bool {
+    pub fn arm(&self) -> bool {
         let set = |ring, which, wanted: &AtomicBool| {
             word(&self.memory, ring, which).store(u64::from(wanted.load(Ordering::Relaxed)), Ordering::Relaxed);
         };
@@ -195,7 +195,7 @@ impl Rings {
     }
 
     /// Need not be woken any more.
-    pub(crate) fn disarm(&self) {
+    pub fn disarm(&self) {
         word(&self.memory, self.inward, Word::ReaderSleeps).store(0, Ordering::Relaxed);
         word(&self.memory, self.outward(), Word::WriterSleeps).store(0, Ordering::Relaxed);
     }

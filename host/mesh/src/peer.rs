@@ -10,11 +10,11 @@ use flexcast_proto::FailureCode;
 use flexcast_proto::p2p::Part;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::dial::Dial;
-use super::frame::{DATA, DATA_BYTES, DataBody, FRAGMENT_BYTES, FRAME_BYTES, Frame, HEAD_BYTES, Head};
-use super::stream::Stream;
-use super::tags::Pair;
-use super::{Address, Interest, Read, Source};
+use crate::dial::Dial;
+use crate::events::{Address, Interest, Read, Source};
+use crate::frame::{DATA, DATA_BYTES, DataBody, FRAGMENT_BYTES, FRAME_BYTES, Frame, HEAD_BYTES, Head};
+use crate::stream::Stream;
+use crate::tags::Pair;
 use receive::Incoming;
 
 /// Bytes that wait for a peer before no more data is added for it.
@@ -26,7 +26,7 @@ const COPIED_BYTES: u64 = 8 << 10;
 const CONTROL_BYTES: usize = 1024;
 
 /// The code of a peer that says what cannot be.
-pub(crate) const NONSENSE: u16 = u16::MAX;
+pub const NONSENSE: u16 = u16::MAX;
 
 /// The system's number of an error.
 pub(crate) fn code(error: &io::Error) -> u16 {
@@ -34,7 +34,7 @@ pub(crate) fn code(error: &io::Error) -> u16 {
 }
 
 /// What the code of a connection that has broken says.
-pub(crate) const fn failure_code(code: u16) -> FailureCode {
+pub const fn failure_code(code: u16) -> FailureCode {
     match code {
         NONSENSE => FailureCode::ProtocolViolation,
         errno => FailureCode::of_errno(errno as i32),
@@ -89,9 +89,11 @@ impl Fragment {
 
 /// A connection to a peer.
 #[derive(Debug)]
-pub(crate) struct Peer {
-    pub(crate) rank: u32,
-    pub(crate) stream: Stream,
+pub struct Peer {
+    /// The rank, or the number that an aggregator has as a peer.
+    pub rank: u32,
+    /// Its stream.
+    pub stream: Stream,
     /// Where the other end is.
     address: Address,
     /// The handshake; none: the connection is made. Frames wait until then.
@@ -128,13 +130,13 @@ pub(crate) struct Peer {
     /// It has said all that it had to say, and has gone; frames of it are held. The system's code of its end.
     ended: Option<u16>,
     /// Nothing more can be said to it, and nothing is heard from it.
-    pub(crate) closed: bool,
+    pub closed: bool,
     /// Nobody waits for it any more.
     pub(crate) forgotten: bool,
     /// It has said that it leaves.
     left: bool,
     /// It has gone, or does not keep to the protocol: that, and the system's code, is still to be told.
-    pub(crate) breaks: Option<u16>,
+    pub breaks: Option<u16>,
 }
 
 impl Peer {
@@ -178,16 +180,18 @@ impl Peer {
     }
 
     /// Whether it is waited for what it sends.
-    pub(crate) const fn is_heard(&self) -> bool {
+    pub const fn is_heard(&self) -> bool {
         self.dial.is_none() && (!self.held || self.mute.is_some()) && !self.closed && self.ended.is_none()
     }
 
     /// Whether something waits until the system takes more.
-    pub(crate) fn is_waiting(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         self.sent < self.outbox.len() || self.fragment.is_some() || !self.transfers.is_empty()
     }
 
-    pub(crate) fn close(&mut self, code: u16) {
+    /// Closes the connection. What waits to be sent is forgotten, and `code` is what [`Peer::breaks`] says unless the
+    /// peer has left in good order.
+    pub fn close(&mut self, code: u16) {
         self.closed = true;
         self.dial = None;
         self.forget();
@@ -211,7 +215,7 @@ impl Peer {
     }
 
     /// Whether something can be said to it.
-    pub(crate) const fn is_open(&self) -> bool {
+    pub const fn is_open(&self) -> bool {
         !self.closed && self.mute.is_none()
     }
 
@@ -230,7 +234,7 @@ impl Peer {
     }
 
     /// A peer has said what cannot be: nothing more is heard from it.
-    pub(crate) fn distrust(&mut self) {
+    pub fn distrust(&mut self) {
         self.stream.shutdown();
         self.left = false;
         self.close(NONSENSE);
@@ -244,7 +248,9 @@ impl Peer {
         }
     }
 
-    pub(crate) fn add(&mut self, kind: u8, operation: u32, parts: [&[u8]; 2]) {
+    /// Adds a frame to what waits to be sent: [`MESSAGE`](crate::MESSAGE) or [`END`](crate::END) of an operation. The
+    /// parts are its contents, up to [`MOST_FRAME_BYTES`](crate::MOST_FRAME_BYTES) together.
+    pub fn add(&mut self, kind: u8, operation: u32, parts: [&[u8]; 2]) {
         if !self.is_open() {
             return;
         }
@@ -264,7 +270,7 @@ impl Peer {
 
     /// Sends a message, of which `head` is the whole. Its bytes stay as they are until it is over, which is at once if
     /// it is short.
-    pub(crate) fn transfer(&mut self, head: Head, part: Part, source: &dyn Source) {
+    pub fn transfer(&mut self, head: Head, part: Part, source: &dyn Source) {
         if !self.is_open() {
             return;
         }
@@ -283,25 +289,27 @@ impl Peer {
         self.finished += 1;
     }
 
+    /// Answers a request, when there is room. The range has to be inside of the buffer.
     pub(crate) fn serve(&mut self, read: Read) {
         if self.is_open() {
             self.serves.push_back(read);
         }
     }
 
+    /// Answers none of the requests that wait.
     pub(crate) fn forget_serves(&mut self) {
         self.serves.clear();
     }
 
     /// Messages whose bytes are not needed any more, since this was last asked.
-    pub(crate) const fn take_finished(&mut self) -> u32 {
+    pub const fn take_finished(&mut self) -> u32 {
         let finished = self.finished;
         self.finished = 0;
         finished
     }
 
     /// The operation of the messages that wait is over here: what has begun is sent to its end, from a copy.
-    pub(crate) fn abandon(&mut self, source: &dyn Source) {
+    pub fn abandon(&mut self, source: &dyn Source) {
         self.transfers.clear();
         let Some(fragment) = self.fragment.take() else { return };
         let (header, done) = fragment.left();
@@ -315,7 +323,7 @@ impl Peer {
     }
 
     /// Gives what waits to the system, as far as that takes it. Returns whether it took anything.
-    pub(crate) fn flush(&mut self, source: &dyn Source) -> bool {
+    pub fn flush(&mut self, source: &dyn Source) -> bool {
         let mut moved = self.shake_hands();
         while self.is_open() && !self.is_dialling() {
             let taken = if let Some(fragment) = &self.fragment {

@@ -2,26 +2,25 @@
 //! computer.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::BorrowedFd;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use flexcast_bootstrap::DescriptorsUsedUp;
 use flexcast_proto::session::{Party, Secret as SessionSecret};
 use flexcast_proto::sparse::Order;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::SockRef;
 
-use super::dial::{Dial, Target};
-use super::peer::Peer;
-use super::stream::Stream;
+use crate::aggregator::{Carrier, Greeting, Key, Terms};
+use crate::dial::{Dial, Target};
 use crate::error::{Error, Result};
-use crate::mesh::aggregator::{Carrier, Greeting, Key, Terms};
+use crate::peer::Peer;
+use crate::stream::Stream;
 
 /// Connections that may wait until they are accepted, as those of all ranks at once; the system may allow fewer.
 const BACKLOG: i32 = 4096;
 
-pub(super) fn failed(what: String) -> impl FnOnce(io::Error) -> Error {
+pub(crate) fn failed(what: String) -> impl FnOnce(io::Error) -> Error {
     move |source| {
         let next = "see whether a firewall closes the ports between the ranks";
         Error::Socket { what, next: DescriptorsUsedUp::next_step(&source, next), source }
@@ -29,7 +28,10 @@ pub(super) fn failed(what: String) -> impl FnOnce(io::Error) -> Error {
 }
 
 /// A socket at this address, on which peers connect.
-pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener> {
+///
+/// # Errors
+/// [`Error::Socket`]: the system refuses it.
+pub fn listen(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).and_then(deepened).map_err(failed(format!("TCP socket of {address}")))
 }
 
@@ -42,47 +44,40 @@ fn deepened(listener: TcpListener) -> io::Result<TcpListener> {
 /// What connects ranks: those of the protocol when a communicator is made, others when one of the two has something to
 /// send.
 #[derive(Debug)]
-pub(crate) struct Connect {
-    pub(crate) own: u32,
-    pub(crate) communicator: u64,
-    /// Of the handshakes.
-    pub(crate) secret: SessionSecret,
+pub struct Connect {
+    /// The own rank.
+    pub own: u32,
+    /// Number of the communicator: the scope of its handshakes.
+    pub communicator: u64,
+    /// Key of the handshakes, which all ranks of the communicator have.
+    pub secret: SessionSecret,
     /// What all workers of this communicator say alike to aggregators.
-    pub(crate) proof: u64,
+    pub proof: u64,
     /// Whether frames over TCP have tags.
-    pub(crate) tagged: bool,
-    pub(crate) listener: TcpListener,
+    pub tagged: bool,
+    /// Where peers connect to this rank ([`listen`]).
+    pub listener: TcpListener,
     /// Where each rank listens.
-    pub(crate) addresses: Vec<SocketAddr>,
-    pub(crate) timeout: Duration,
-    pub(crate) doors: Doors,
+    pub addresses: Vec<SocketAddr>,
+    /// How long a peer may take to take a connection. Dials that fail are repeated until then.
+    pub timeout: Duration,
+    /// Where processes of this computer connect to share memory.
+    pub doors: Doors,
     /// Where aggregators are that are no ranks: they have numbers behind those of the ranks.
-    pub(crate) aggregators: Vec<SocketAddr>,
+    pub aggregators: Vec<SocketAddr>,
     /// In which order they add.
-    pub(crate) order: Order,
+    pub order: Order,
     /// What handshakes with them are under.
-    pub(crate) key: Key,
+    pub key: Key,
 }
 
 /// Where processes of this computer connect to share memory.
 #[derive(Debug, Default)]
-pub(crate) struct Doors {
+pub struct Doors {
     /// The own socket; none: this rank shares no memory.
-    pub(crate) listener: Option<UnixListener>,
+    pub listener: Option<UnixListener>,
     /// The number of each rank's socket; 0 or missing: it is not of this computer, or shares no memory.
-    pub(crate) numbers: Vec<u64>,
-}
-
-/// Begins to connect to an address, without waiting for it.
-pub(super) fn begin_tcp(address: SocketAddr) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    socket.set_tcp_nodelay(true)?;
-    match socket.connect(&address.into()) {
-        Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => {}
-        Err(error) => return Err(error),
-    }
-    Ok(socket.into())
+    pub numbers: Vec<u64>,
 }
 
 impl Connect {
@@ -117,7 +112,10 @@ impl Connect {
 /// Begins to connect a worker to an aggregator that is no rank, without waiting for it. `number`: that of the peer
 /// here. `bound`: how long an aggregator may be silent altogether; half of it is for dials that are repeated, so that
 /// one that does not answer is named with the reason.
-pub(crate) fn dial_aggregator(
+///
+/// # Errors
+/// The system refuses a socket or random bytes.
+pub fn dial_aggregator(
     (own, terms): (u32, Terms),
     number: u32,
     address: SocketAddr,
@@ -136,13 +134,6 @@ pub(crate) fn dial_aggregator(
         patience: bound / 2,
     })?;
     Ok(Peer::dialled(number, stream, dial, key.is_shared()))
-}
-
-/// Whoever waits for streams to become readable.
-pub(crate) trait Watch {
-    fn watch(&mut self, stream: BorrowedFd<'_>);
-
-    fn forget(&mut self, stream: BorrowedFd<'_>);
 }
 
 #[cfg(test)]

@@ -6,16 +6,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::SockRef;
 
-use super::shared::SharedStream;
+use crate::shared::SharedStream;
 
 /// A stream. Nothing blocks: what cannot be done now is [`io::ErrorKind::WouldBlock`].
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub enum Stream {
+    /// Over TCP.
     Tcp(TcpStream),
+    /// Through shared memory.
     Shared(SharedStream),
 }
 
 impl Stream {
+    /// The one of shared memory, if it is that.
+    #[must_use]
     pub(crate) const fn shared(&self) -> Option<&SharedStream> {
         match self {
             Self::Tcp(_) => None,
@@ -31,7 +35,7 @@ impl Stream {
     }
 
     /// Reads what has come, as far as it fits; 0 at the end.
-    pub(crate) fn read_vectored(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    pub fn read_vectored(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read_vectored(parts),
             Self::Shared(stream) => stream.read_vectored(parts),
@@ -39,7 +43,7 @@ impl Stream {
     }
 
     /// Writes what has room.
-    pub(crate) fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             // Not `TcpStream::write_vectored`, which raises SIGPIPE in programs that are not Rust's.
             Self::Tcp(stream) => SockRef::from(&*stream).send_vectored_with_flags(parts, nix::libc::MSG_NOSIGNAL),

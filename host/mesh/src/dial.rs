@@ -4,27 +4,26 @@
 //! frames are sent only once the peer has said that it takes the connection.
 //!
 //! To an aggregator a rank says in clear what it wants before the handshake, and the aggregator may say in clear why
-//! not ([`wire`]).
+//! not ([`aggregator`]).
 
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use flexcast_proto::session::{
-    CHALLENGE_BYTES, Confirming, Dialling, HandshakeError, Nonce, Party, Secret, Session, VERDICT_BYTES,
+    CHALLENGE_BYTES, Confirming, Dialling, HandshakeError, Nonce, Party, Secret, Session, VERDICT_BYTES, keyed_hash,
 };
-
+use socket2::{Domain, Protocol, Socket, Type};
 use zerocopy::FromBytes as _;
 
-use super::connect::begin_tcp;
-use super::frame::{FRAME_BYTES, Frame, MESSAGE};
-use super::shared::SharedStream;
-use super::stream::Stream;
-use super::{Address, Interest, peer};
-use crate::mesh::aggregator::{self, ANSWER_BYTES, GREETING_BYTES, Key, MOST_REFUSAL_BYTES, Report};
-use crate::mesh::external;
-use flexcast_rc::greeting::keyed_hash;
+use crate::aggregator::{self, ANSWER_BYTES, GREETING_BYTES, Key, MOST_REFUSAL_BYTES, Report};
+use crate::events::{Address, Interest};
+use crate::external;
+use crate::frame::{FRAME_BYTES, Frame, MESSAGE};
+use crate::peer;
+use crate::shared::SharedStream;
+use crate::stream::Stream;
 
 /// Wait before the first repetition. It doubles with each up to [`MOST_BACKOFF`].
 const BACKOFF: Duration = Duration::from_millis(1);
@@ -35,6 +34,18 @@ pub(crate) fn nonce() -> io::Result<Nonce> {
     let mut bytes = Nonce::default();
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
     Ok(bytes)
+}
+
+/// Begins to connect to an address, without waiting for it.
+fn begin_tcp(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.set_tcp_nodelay(true)?;
+    match socket.connect(&address.into()) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(socket.into())
 }
 
 /// Whom to reach, and as whom.

@@ -5,7 +5,10 @@ use flexcast_proto::Summary;
 use flexcast_proto::p2p::Span;
 
 use super::*;
-use crate::mesh::frame::{DATA, FRAME_BYTES, Frame, HEAD_BYTES, TRANSFER};
+use crate::connect::Doors;
+use crate::events::Event;
+use crate::frame::{DATA, FRAME_BYTES, Frame, HEAD_BYTES, TRANSFER};
+use crate::shared::{self, listen as listen_shared};
 use flexcast_proto::session::Secret as SessionSecret;
 
 mod attacks;
@@ -107,7 +110,7 @@ fn connect(own: u32, listeners: &[TcpListener]) -> Connect {
         doors: Doors::default(),
         aggregators: Vec::new(),
         order: flexcast_proto::sparse::Order::Arrival,
-        key: crate::mesh::aggregator::Key::of(None),
+        key: crate::aggregator::Key::of(None),
     }
 }
 

@@ -12,9 +12,10 @@ use flexcast_proto::Summary;
 use flexcast_proto::p2p::{Part, Span};
 use flexcast_proto::session::{Party, Session};
 
-use super::frame::{DATA, END, Head, MESSAGE, REQUEST};
-use super::peer::{NONSENSE, Peer};
-use super::{Address, Event, Listener, Source};
+use crate::events::{Address, Event, Listener, Source};
+use crate::frame::{DATA, END, Head, MESSAGE, REQUEST};
+use crate::peer::{NONSENSE, Peer};
+pub use crate::shared::OtherEnd;
 
 /// Most frames, and most changes of them.
 const MOST: usize = 16;
@@ -146,5 +147,23 @@ pub fn connection(data: &[u8]) {
     let diverges = !bytes.starts_with(&sent) && !sent.starts_with(&bytes);
     if diverges && bytes.len() >= sent.len() {
         assert_eq!(receiver.breaks, Some(NONSENSE), "it believes what was changed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn frames_that_are_changed_anyhow_are_not_believed() {
+        super::connection(&[]);
+        let mut word = 1_u64;
+        for _ in 0..300 {
+            let bytes: Vec<u8> = std::iter::from_fn(|| {
+                word = word.wrapping_mul(0xD129_0B26_8B4C_F47D).wrapping_add(0x9E37_79B9_7F4A_7C15);
+                Some((word >> 56) as u8)
+            })
+            .take(200)
+            .collect();
+            super::connection(&bytes);
+        }
     }
 }
