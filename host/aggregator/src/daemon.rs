@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use flexcast::aggregator::{Server, Settings, Status};
+use crate::server::{Server, Settings, Status};
 use flexcast::bootstrap::Secret;
 use flexcast::{Card, VerbsOptions};
 use flexcast_daemon::http::Http;

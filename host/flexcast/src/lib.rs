@@ -38,7 +38,8 @@
 #[doc = include_str!("../../../README.md")]
 mod first_page {}
 
-pub mod aggregator;
+#[doc(hidden)]
+pub mod aggregation;
 mod api;
 mod carrier;
 mod engine;

@@ -200,7 +200,7 @@ impl Own {
 }
 
 /// The settings of an endpoint, which are not checked against others.
-pub(crate) fn settings_of(bytes: &[u8], from: Party) -> Result<Settings> {
+pub fn settings_of(bytes: &[u8], from: Party) -> Result<Settings> {
     let refused = |reason: &str| Error::Endpoint { party: from, reason: reason.to_owned() };
     let (head, _) = Head::ref_from_prefix(bytes).map_err(|_| refused("too short"))?;
     if (head.magic, head.version) != (MAGIC, VERSION) {

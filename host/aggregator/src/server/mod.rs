@@ -1,8 +1,8 @@
-//! Aggregators of sparse AllReduce that are no ranks: a process that sums up for several jobs at once.
+//! Server of aggregators: takes the connections of workers, and sums up for several jobs at once.
 //!
 //! [`Server`] takes the connections of workers at its door; each job is served by one of its threads, which alone
 //! touches the job's sums. What comes is summed up as in ranks that are aggregators themselves. Workers use it where
-//! their [`Config`](crate::Config) names it. The program `flexcast-aggregator` is one of these with a configuration and
+//! their [`flexcast::Config`] names it. The program `flexcast-aggregator` is one of these with a configuration and
 //! a status (docs/aggregator.md).
 //!
 //! With a secret ([`Settings::secret`]) only workers that have the same one are taken, and what goes over a connection
@@ -15,8 +15,8 @@ mod budget;
 mod cards;
 mod job;
 mod operation;
+mod process;
 mod registry;
-mod server;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -25,14 +25,14 @@ mod thread;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use flexcast::bootstrap::Secret;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
-pub use server::Server;
+pub use process::Server;
 pub use status::{JobStatus, Status};
 
-use crate::bootstrap::Secret;
-use crate::error::{Error, Result};
+use crate::{AggregatorError, Result};
 
 /// Bounds of a process of aggregators.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct Settings {
     /// Longest that one who connects may take to say who it is.
     pub greeting: Duration,
     /// Secret that workers share with the aggregators
-    /// ([`Config::aggregator_secret`](crate::Config::aggregator_secret)). Others are refused.
+    /// ([`flexcast::Config::aggregator_secret`]). Others are refused.
     pub secret: Option<Secret>,
 }
 
@@ -74,8 +74,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn failed(errno: Errno) -> Error {
-    Error::Socket { what: "epoll".to_owned(), source: errno.into(), next: "see the limit of open files (`ulimit -n`)" }
+fn failed(errno: Errno) -> AggregatorError {
+    AggregatorError::system("epoll", "; see the limit of open files (`ulimit -n`)")(errno.into())
 }
 
 fn epoll() -> Result<Epoll> {

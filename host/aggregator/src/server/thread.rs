@@ -19,7 +19,7 @@ use super::job::{Job, Watcher};
 use super::lock;
 use super::registry::{Key, Registry};
 use super::status::JobStatus;
-use crate::error::Result;
+use crate::Result;
 
 /// Token of the bell.
 const BELL: u64 = u64::MAX;

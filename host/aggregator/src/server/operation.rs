@@ -8,11 +8,10 @@ use flexcast_proto::p2p::{Memory, Part, Span};
 use flexcast_proto::{Algorithm, Kind, Summary};
 
 use super::budget::Reservation;
-use crate::op::reduce::Reduction;
-use crate::op::sparse_options::{SparseOptions, Split};
-use crate::p2p::messages::Begun;
-use crate::p2p::messages::sparse::{Outgoing, Spare, Sums, Tag};
-use crate::p2p::sparse::Call;
+use flexcast::SparseOptions;
+use flexcast::aggregation::{Begun, Outgoing, Spare, Split, Sums, Tag};
+use flexcast::p2p::sparse::Call;
+use flexcast::reduce::Reduction;
 
 /// An aggregator's part in one operation.
 #[derive(Debug)]

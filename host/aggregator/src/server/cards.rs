@@ -4,7 +4,8 @@ use flexcast_mesh::aggregator::{Carrier, Report, Terms};
 use flexio::{ProtectionDomain, Retry};
 
 use super::budget::Reservation;
-use crate::p2p::sparse::{self, Aggregator, Call, Config, Party, settings_of};
+use flexcast::aggregation::settings_of;
+use flexcast::p2p::sparse::{self, Aggregator, Call, Config, Party};
 
 /// How often completions are looked for between two looks at the connections.
 const LOOKS: u32 = 32;

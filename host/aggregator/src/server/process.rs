@@ -10,6 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use flexcast::Card;
+use flexcast::aggregation::nodes::{self, Nodes};
+use flexcast::bootstrap::store::SECRET_FILE;
 use flexcast_mesh::aggregator::{Greeting, Key, Report};
 use flexcast_mesh::{Arrival, Host, MESSAGE, Peer, Reached, Strangers, Stream, Watch};
 use flexio::ProtectionDomain;
@@ -23,10 +26,7 @@ use super::registry::Registry;
 use super::status::Status;
 use super::thread::{Command, Looks, Shared, Thread};
 use super::{Settings, failed, lock};
-use crate::bootstrap::store::SECRET_FILE;
-use crate::carrier::card::Card;
-use crate::error::{Error, Result};
-use crate::memory::nodes::{self, Nodes};
+use crate::{AggregatorError, Result};
 
 /// Most that are refused and have not gone. The oldest goes first.
 const MOST_FAREWELLS: usize = 64;
@@ -82,8 +82,8 @@ fn bell() -> Result<Arc<EventFd>> {
     EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map(Arc::new).map_err(failed)
 }
 
-fn no_thread(source: std::io::Error) -> Error {
-    Error::Socket { what: "thread".to_owned(), source, next: "see the limit of processes (`ulimit -u`)" }
+fn no_thread(source: std::io::Error) -> AggregatorError {
+    AggregatorError::system("thread", "; see the limit of processes (`ulimit -u`)")(source)
 }
 
 impl Server {
@@ -98,17 +98,14 @@ impl Server {
     /// The same, and ranks with RDMA cards send blocks to this one.
     ///
     /// # Errors
-    /// As [`Server::start`]; [`Error::Argument`]: the card is a network interface.
+    /// As [`Server::start`]; [`AggregatorError::NoCard`]: the card is a network interface.
     pub fn with_card(listener: TcpListener, settings: Settings, card: &Card) -> Result<Self> {
-        let Some(pd) = card.pd() else {
-            let reason = "a network interface is no RDMA card: start without one, and ranks send by TCP".to_owned();
-            return Err(Error::Argument { operation: "aggregators", reason });
-        };
+        let pd = card.pd().ok_or(AggregatorError::NoCard)?;
         Self::start_with(listener, settings, Some(pd.clone()))
     }
 
     fn start_with(listener: TcpListener, settings: Settings, pd: Option<ProtectionDomain>) -> Result<Self> {
-        let of_socket = |source| Error::Socket { what: "TCP socket".to_owned(), source, next: "try again" };
+        let of_socket = |source| AggregatorError::system("TCP socket", "; try again")(source);
         let address = listener.local_addr().map_err(of_socket)?;
         listener.set_nonblocking(true).map_err(of_socket)?;
         if settings.secret.is_none() && !address.ip().is_loopback() {

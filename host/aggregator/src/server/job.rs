@@ -12,8 +12,7 @@ use super::budget::Reservation;
 use super::cards::Cards;
 use super::operation::Operation;
 use super::status::JobStatus;
-use crate::p2p::messages::Begun;
-use crate::p2p::messages::sparse::{Outgoing, Spare};
+use flexcast::aggregation::{Begun, Outgoing, Spare};
 
 /// Between two reports of whom an operation waits for: workers know by it that the aggregator lives.
 const NOTICE: Duration = Duration::from_millis(500);
