@@ -3,7 +3,7 @@
 //! The first byte says which. Checked: a handshake succeeds on both sides, with one another's keys, if no byte of it
 //! was changed, and on neither side that a change has reached; what is heard of frames is a beginning of what was sent.
 
-use flexcast::hostile;
+use flexcast_mesh::hostile;
 use flexcast_proto::session::{Dialling, Listening, Party, Refusal, Secret, TAG_BYTES};
 
 use crate::input::{Input, Script};

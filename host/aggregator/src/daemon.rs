@@ -4,8 +4,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
+use crate::server::{Server, Settings, Status};
 use flexcast::Card;
-use flexcast::aggregator::{Server, Settings, Status};
 use flexcast::bootstrap::Secret;
 use flexcast_daemon::http::Http;
 use flexcast_daemon::manager::{NotifyState, notify};

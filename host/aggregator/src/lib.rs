@@ -1,15 +1,21 @@
-//! Aggregators of sparse AllReduce as a daemon: the options, configuration, status and metrics of
-//! `flexcast-aggregator`. What it does is [`flexcast::aggregator::Server`].
+//! Aggregators of sparse AllReduce that are no ranks: [`server`] has the process that sums up, the other modules its
+//! daemon `flexcast-aggregator`, with options, configuration, status and metrics.
 
 pub mod budget;
 pub mod daemon;
 pub mod metrics;
 pub mod options;
+pub mod server;
 
 use std::path::PathBuf;
 
 use flexcast_daemon::status::StatusError;
 use thiserror::Error;
+
+pub use server::{Server, Settings, Status};
+
+/// Result of this crate's functions.
+pub type Result<T, E = AggregatorError> = std::result::Result<T, E>;
 
 /// Why the program does not do what it was asked for.
 #[derive(Debug, Error)]
@@ -41,9 +47,9 @@ pub enum AggregatorError {
         /// What helps.
         next: &'static str,
     },
-    /// The aggregators cannot be started.
-    #[error(transparent)]
-    Flexcast(#[from] flexcast::Error),
+    /// What was given as an RDMA card is a network interface.
+    #[error("aggregators: a network interface is no RDMA card: start without one, and ranks send by TCP")]
+    NoCard,
     /// The secret cannot be used.
     #[error(transparent)]
     Secret(#[from] flexcast::bootstrap::SecretError),

@@ -1,6 +1,6 @@
 //! The status as metrics, in the text format of Prometheus.
 
-use flexcast::aggregator::Status;
+use crate::server::Status;
 
 /// The text.
 #[must_use]

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::server::Settings;
 use clap::{Args, Parser, Subcommand};
-use flexcast::aggregator::Settings;
 use flexcast_daemon::log::LEVELS;
 use flexcast_proto::sparse::{DEFAULT_BLOCK_BYTES, MAX_BLOCKS_PER_MESSAGE};
 use serde::Deserialize;

@@ -310,4 +310,23 @@ fn on_cpu(cpu: Option<u32>) -> String {
     cpu.map_or_else(String::new, |cpu| format!(" on processor {cpu}"))
 }
 
+impl From<flexcast_mesh::Error> for Error {
+    /// A connection that cannot be made fails as everything else of its kind.
+    fn from(error: flexcast_mesh::Error) -> Self {
+        use flexcast_mesh::Error as Mesh;
+        match error {
+            Mesh::Socket { what, source, next } => Self::Socket { what, source, next },
+            Mesh::Peer { rank, reason } => Self::Peer { rank, reason },
+            Mesh::TooManyAggregators { given } => {
+                let limit = format!("at most {}", flexcast_mesh::aggregator::MOST_AGGREGATORS);
+                Self::Config { what: "number of aggregators", value: given, limit }
+            }
+            Mesh::AggregatorAddress { name, reason } => {
+                let reason = format!("{name:?} {reason}: give host:port of a flexcast-aggregator");
+                Self::Argument { operation: "aggregators", reason }
+            }
+        }
+    }
+}
+
 flexcast_error::debug_as_display!(Error);

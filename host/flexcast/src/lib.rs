@@ -26,7 +26,8 @@
 //! barrier, and writes over reliable connections ([`Selection`], [`Report::decision`]).
 //!
 //! Inside, from the bottom up: `op` has operations as data, `plan` cuts one into blocks, subgroups and chunks and
-//! chooses its algorithm. `rc`, `p2p` and `mesh` are connections between ranks and what runs over them. `engine` has
+//! chooses its algorithm. `p2p` has collectives of point-to-point messages between ranks, over reliable connections
+//! (`flexcast_rc`) or over those of `flexcast_mesh`. `engine` has
 //! operations under way and talks with the protocol's state machine (`flexcast_proto`). `carrier` moves the bytes: by
 //! the DPA (`carrier/dpa`), by this process over an RDMA card (`carrier/verbs`), or over sockets (`carrier/udp`). `api`
 //! is the face; nothing imports it.
@@ -37,7 +38,8 @@
 #[doc = include_str!("../../../README.md")]
 mod first_page {}
 
-pub mod aggregator;
+#[doc(hidden)]
+pub mod aggregation;
 mod api;
 mod carrier;
 mod engine;
@@ -47,7 +49,6 @@ mod error;
 #[path = "../../../tests/src/harness.rs"]
 mod harness;
 pub mod memory;
-mod mesh;
 mod op;
 pub mod p2p;
 mod plan;

@@ -1,14 +1,8 @@
-//! Greetings of connections: the keyed hash, and a rank as one of their sides.
+//! A rank as one side of the greeting of a connection.
 
+use flexcast_proto::session::Party;
 use flexcast_proto::session::greeting::{MOST_QUEUE_PAIRS, SIDE_NONCE_BYTES, Side};
-use flexcast_proto::session::{Party, Secret, TAG_BYTES};
 use flexio::Gid;
-
-/// The keyed hash of handshakes and greetings: HMAC-SHA-256.
-#[must_use]
-pub fn keyed_hash(secret: &Secret, message: &[u8]) -> [u8; TAG_BYTES] {
-    hmac_sha256::HMAC::mac(message, secret.bytes())
-}
 
 /// A rank, with its queue pairs for another one.
 #[must_use]

@@ -7,7 +7,6 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use emu_config::Machine;
-use flexcast::aggregator::{Server, Settings};
 use flexcast::p2p::reference;
 use flexcast::p2p::sparse::{self, Worker};
 use flexcast::reduce::{DataType, Operator, Reduction};
@@ -15,6 +14,7 @@ use flexcast::{
     Aggregation, Allreduce, Card, Communicator, Config, DatapathKind, Error, Outcome, Pending, Request, SparseOptions,
     UdpOptions,
 };
+use flexcast_aggregator::{Server, Settings};
 use flexcast_proto::session::{CHALLENGE_BYTES, Dialling, Party, Secret, VERDICT_BYTES};
 use flexcast_service::keyed_hash;
 use flexcast_tests::card_ranks::{self, CardRanks, filled};

@@ -47,13 +47,21 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("host/bootstrap", &["files", "shared/"]),
     ("host/rc", &["host/flexio", "shared/proto"]),
-    ("host/flexcast", &["host/bootstrap", "host/flexio", "host/rc", "host/service", "files", "image", "shared/"]),
+    // Without RDMA.
+    ("host/mesh", &["host/bootstrap", "shared/error", "shared/proto"]),
+    // Ranks whose aggregators are no ranks.
+    ("host/flexcast/tests", &["host/aggregator", "host/flexcast"]),
+    (
+        "host/flexcast",
+        &["host/bootstrap", "host/flexio", "host/mesh", "host/rc", "host/service", "files", "image", "shared/"],
+    ),
     ("host/capi", &["host/flexcast", "host/flexio", "files"]),
     // What daemons share: it knows neither their work nor the library.
     ("host/daemon", &[]),
     ("host/service", &["host/daemon", "host/flexio", "host/rc", "files", "shared/proto"]),
     ("host/cuda", &["host/flexcast", "host/flexio", "shared/error"]),
-    ("host/aggregator", &["host/daemon", "host/flexcast", "host/flexio", "files", "shared/proto"]),
+    // Its sums are those of ranks that aggregate themselves.
+    ("host/aggregator", &["host/daemon", "host/flexcast", "host/flexio", "host/mesh", "files", "shared/proto"]),
     ("lab", &["host/flexio", "host/flexcast", "host/service", "emu/", "files", "image", "shared/"]),
     (
         "cli",
@@ -66,7 +74,19 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("device/images/", &["device/datapath", "device/dpa", "device/rt-emu", "shared/"]),
     // Another runtime below the same datapath.
     ("device/virt", &["device/dpa", "device/images/synthetic", "shared/"]),
-    ("fuzz", &["image", "emu/", "shared/isa", "shared/proto", "host/flexcast", "host/flexio-sys", "host/verbs-sys"]),
+    (
+        "fuzz",
+        &[
+            "image",
+            "emu/",
+            "shared/isa",
+            "shared/proto",
+            "host/flexcast",
+            "host/mesh",
+            "host/flexio-sys",
+            "host/verbs-sys",
+        ],
+    ),
     ("tests", &["shared/", "image", "emu/", "host/", "lab", "cli"]),
     ("xtask", &["shared/", "image"]),
 ];
@@ -137,6 +157,9 @@ mod tests {
             ("host/flexio", "xtask"),
             ("device/dpa", "device/rt-emu"),
             ("host/daemon", "host/flexcast"),
+            ("host/flexcast", "host/aggregator"),
+            ("host/mesh", "host/flexcast"),
+            ("host/mesh", "host/flexio"),
             ("host/aggregator", "host/service"),
             ("image", "shared/abi"),
         ] {

@@ -22,10 +22,7 @@ const ONE: &[(&str, &str)] = &[
     ("host/flexcast/src/carrier/pairs/sparse", "sparse AllReduce over pairs: one operation and its sides"),
     ("host/flexcast/src/carrier/udp/carrier", "the carrier: its methods, by the hook of the engine that they serve"),
     ("host/flexcast/src/carrier/verbs/", "the carrier: its methods, by the hook of the engine that they serve"),
-    (
-        "host/flexcast/src/mesh/",
-        "the mesh: its connections, and those that become some, are made by it and hold its parts",
-    ),
+    ("host/mesh/src/", "the mesh: its connections, and those that become some, are made by it and hold its parts"),
     ("host/service/src/agent", "the agent: its methods, by the messages that they serve"),
     ("lab/src/calibrate/", "one calibration: its figures, and the parts of its report"),
     ("lab/src/evaluate/point/", "one table of points: its root lists their kinds, each of which implements its trait"),

@@ -15,7 +15,7 @@ const LINES: usize = 10_000;
 /// Rooms of each large crate, from the bottom up. A file beside the root counts as a room of its own; the root itself
 /// and `error` are no rooms. Rooms of one line may use each other; more than one is a circle, with its reason.
 const ROOMS: &[(&str, &[&str])] = &[
-    ("flexcast", &["sync", "memory", "op", "plan", "p2p", "mesh", "engine", "carrier", "aggregator", "api"]),
+    ("flexcast", &["sync", "memory", "op", "plan", "p2p", "engine", "carrier", "aggregation", "api"]),
     (
         "flexcast-proto",
         &[

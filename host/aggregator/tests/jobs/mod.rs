@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use flexcast::aggregator::Status;
 use flexcast::bootstrap::TcpStore;
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{Allreduce, Card, Communicator, Config, SparseOptions};
+use flexcast_aggregator::Status;
 use flexcast_aggregator::daemon::ask;
 
 /// Longest that anything here may take; it is far less.

@@ -12,6 +12,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use flexcast_mesh::aggregator::Key;
+use flexcast_mesh::hostile::OtherEnd;
+use flexcast_mesh::{Connect, Doors, Mesh, Stream, listen};
 use flexcast_proto::RankInfo;
 
 use crate::api::communicator::Communicator;
@@ -25,9 +28,6 @@ use crate::carrier::udp::part::{Part, fitted};
 use crate::carrier::udp::sockets::{Sockets, at};
 use crate::carrier::udp::waiter::SocketWaiter;
 use crate::error::{Error, Result};
-use crate::mesh::aggregator::Key;
-pub use crate::mesh::hostile::connection;
-use crate::mesh::{Connect, Doors, Mesh, OtherEnd, Stream, listen};
 use crate::op::config::{Config, Control};
 use crate::op::outcome::Failed;
 use crate::op::reduce::{DataType, Operator, Reduction};
@@ -372,7 +372,6 @@ mod tests {
             peers(&bytes);
             endpoints(&bytes);
             datagram(&bytes);
-            connection(&bytes);
         }
     }
 }

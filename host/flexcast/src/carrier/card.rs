@@ -91,7 +91,9 @@ pub(crate) trait CarrierCard: fmt::Debug + Send + Sync {
     /// The configuration or the card does not allow it.
     fn part(&self, rank: u32, ranks: u32, config: Config) -> Result<Box<dyn CarrierPart>>;
 
-    /// Where memory is registered that the card reaches; none if it reaches none.
+    /// Protection domain in which memory is registered that the card reaches; none of a network interface, and of
+    /// loopback.
+    #[must_use]
     fn pd(&self) -> Option<&ProtectionDomain> {
         None
     }
@@ -232,8 +234,10 @@ impl Card {
         &*self.0
     }
 
-    /// Where memory is registered that the card reaches; none if it reaches none.
-    pub(crate) fn pd(&self) -> Option<&ProtectionDomain> {
+    /// Protection domain in which memory is registered that the card reaches; none of a network interface, and of
+    /// loopback.
+    #[must_use]
+    pub fn pd(&self) -> Option<&ProtectionDomain> {
         self.0.pd()
     }
 

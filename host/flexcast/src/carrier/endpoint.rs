@@ -4,13 +4,14 @@ use std::net::Ipv4Addr;
 
 use flexcast_abi::{ABI_HASH, Fnv};
 use flexcast_proto::session::greeting::{Greeting, SIDE_NONCE_BYTES};
+use flexcast_proto::session::keyed_hash;
 use flexio::{Device, Gid, Mac, MulticastGroup, RemoteQp};
 
 use crate::carrier::card::DatapathKind;
 use crate::error::{Error, Result, shown};
 use crate::op::aggregation::Aggregation;
 use crate::op::config::Config;
-use flexcast_rc::greeting::{keyed_hash, side};
+use flexcast_rc::greeting::side;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
 /// Version of these bytes and of the control messages; raised with every change of either.

@@ -1,5 +1,5 @@
 //! Memory: registrations that are kept, copies that the card makes, and the nodes on which threads work.
 
-pub(crate) mod nodes;
+pub mod nodes;
 pub mod registration;
 pub(crate) mod watch;

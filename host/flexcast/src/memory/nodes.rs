@@ -23,7 +23,7 @@ struct Node {
 
 /// Nodes with processors that this process may run on, by their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Nodes(Vec<Node>);
+pub struct Nodes(Vec<Node>);
 
 /// Numbers of a list such as `0-3,8,10-11`; none if it is not one.
 fn list(text: &str) -> Option<Vec<usize>> {
@@ -47,7 +47,7 @@ fn of_card(all: &Path, name: &str) -> Option<u32> {
 
 impl Nodes {
     /// Those on which this thread may run.
-    pub(crate) fn of_this_thread() -> Self {
+    pub fn of_this_thread() -> Self {
         let allowed = sched_getaffinity(Pid::from_raw(0)).ok();
         let is_allowed = |processor: usize| allowed.is_none_or(|set| set.is_set(processor).unwrap_or(false));
         Self::read(Path::new(ROOT), is_allowed)
@@ -83,7 +83,7 @@ impl Nodes {
     /// Binds the calling thread to its node, before it makes the memory that it works on; `near`: that of the card.
     /// Tells which node that is; none where nothing was chosen: on a computer with one node, or in a process that is
     /// bound to one.
-    pub(crate) fn bind_this_thread(&self, number: usize, near: Option<u32>) -> Option<u32> {
+    pub fn bind_this_thread(&self, number: usize, near: Option<u32>) -> Option<u32> {
         let node = self.of(number, near)?;
         let mut set = CpuSet::new();
         for processor in &node.processors {
@@ -100,7 +100,7 @@ impl Nodes {
 }
 
 /// The node of the card that has an address of this computer.
-pub(crate) fn of_address(address: IpAddr) -> Option<u32> {
+pub fn of_address(address: IpAddr) -> Option<u32> {
     let mut all = getifaddrs().ok()?;
     let is_it = |storage: &nix::sys::socket::SockaddrStorage| match address {
         IpAddr::V4(address) => storage.as_sockaddr_in().is_some_and(|of| of.ip() == address),
@@ -111,7 +111,7 @@ pub(crate) fn of_address(address: IpAddr) -> Option<u32> {
 }
 
 /// The node of an RDMA device.
-pub(crate) fn of_device(name: &str) -> Option<u32> {
+pub fn of_device(name: &str) -> Option<u32> {
     of_card(Path::new(DEVICES), name)
 }
 

@@ -39,7 +39,10 @@ impl SparseOptions {
     }
 
     /// How an operation is split over aggregators.
-    pub(crate) fn split(
+    ///
+    /// # Errors
+    /// Options, reduction or length cannot be: value, limit and next step.
+    pub fn split(
         self,
         (bytes, reduction): (u64, Reduction),
         workers: u32,
@@ -75,12 +78,12 @@ impl SparseOptions {
     }
 
     /// One number for what ranks compare.
-    pub(crate) const fn code(self) -> u32 {
+    pub const fn code(self) -> u32 {
         self.block_bytes << 8 | self.blocks_per_message & 0xff
     }
 
     /// The options of such a number, which may be out of their ranges.
-    pub(crate) const fn of_code(code: u32) -> Self {
+    pub const fn of_code(code: u32) -> Self {
         Self { block_bytes: code >> 8, blocks_per_message: code & 0xff }
     }
 
@@ -95,12 +98,14 @@ impl SparseOptions {
 
 /// How an operation is split: alike for all workers and aggregators.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Split {
-    pub(crate) parameters: Parameters,
-    pub(crate) reduction: Reduction,
+pub struct Split {
+    /// Sizes that follow from the options.
+    pub parameters: Parameters,
+    /// How elements are combined.
+    pub reduction: Reduction,
     shards: Shards,
     /// Shards of each aggregator.
-    pub(crate) each: u32,
+    pub each: u32,
     is_empty: bool,
 }
 

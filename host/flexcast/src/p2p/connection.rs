@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use flexcast_proto::p2p::{Blocks, Transfer};
 use flexcast_proto::session::greeting::{Acquaintance, GREETING_BYTES, Greeting};
+use flexcast_proto::session::keyed_hash;
 use flexio::{
     Access, CompletionQueue, HostAddr, LocalSlice, MemoryRegion, Path, ProtectionDomain, QueueDepths, QueuePair,
     RemoteQp, Transport,
@@ -13,7 +14,6 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::announcement::{ANNOUNCEMENT_BYTES, Announcement};
 use super::operation::Running;
 use super::{Config, Error, Traffic};
-use flexcast_rc::greeting::keyed_hash;
 use flexcast_rc::requester::{Outcome, PROBES, Request, Requester, Wire};
 
 /// Receives for announcements, and for the greeting before the first. A peer announces its next operation with this

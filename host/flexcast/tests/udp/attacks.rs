@@ -11,10 +11,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use flexcast::aggregator::{Server, Settings};
 use flexcast::bootstrap::{Exchange, ExchangeError, Secret};
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{Allreduce, Config, Error, Selection, SparseOptions};
+use flexcast_aggregator::{Server, Settings};
 
 use crate::faults::OnDrop;
 use crate::group::{Group, block, check};

@@ -19,7 +19,7 @@ use std::net::{IpAddr, SocketAddr};
 use flexcast_proto::service::ContextId;
 use flexcast_proto::service::wire::{self, Body, Endpoint, FormatError, Link, Packet, TAG_BYTES};
 use flexcast_proto::session::MessageTags;
-pub use flexcast_rc::greeting::keyed_hash;
+pub use flexcast_proto::session::keyed_hash;
 use flexio::{Gid, Mac};
 
 use crate::links::LinkEnd;

@@ -40,6 +40,13 @@ impl core::fmt::Debug for Secret {
     }
 }
 
+/// The keyed hash that handshakes and greetings of this release have: HMAC-SHA-256.
+#[cfg(feature = "keyed-hash")]
+#[must_use]
+pub fn keyed_hash(secret: &Secret, message: &[u8]) -> [u8; TAG_BYTES] {
+    hmac_sha256::HMAC::mac(message, secret.bytes())
+}
+
 /// Whether two tags are the same, in a time that does not tell where they differ.
 pub(crate) fn is_same(a: &[u8; TAG_BYTES], b: &[u8; TAG_BYTES]) -> bool {
     let difference = a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b));

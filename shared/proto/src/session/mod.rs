@@ -36,6 +36,8 @@ mod wire;
 
 use thiserror::Error;
 
+#[cfg(feature = "keyed-hash")]
+pub use keyed::keyed_hash;
 pub use keyed::{KeyedHash, Secret, TAG_BYTES};
 pub use origin::origin;
 #[cfg(not(target_os = "none"))]

@@ -10,10 +10,9 @@ use std::fs::{OpenOptions, read_link};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::atomic::Ordering;
 
+use flexcast_mesh::memory::{Layout, Memory};
 use flexcast_service::MemoryId;
 use flexio::{Access, MemoryRegion, ProtectionDomain};
-
-use crate::mesh::memory::{Layout, Memory};
 
 /// Bytes of a page: rings are whole pages.
 const PAGE_BYTES: u64 = 4096;

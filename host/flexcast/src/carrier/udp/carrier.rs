@@ -15,6 +15,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use flexcast_abi::{SendReport, Statistics};
+use flexcast_mesh::external::KnownAggregators;
+use flexcast_mesh::{self as mesh, Interest, Mesh, Read};
 use flexcast_proto::wire::{Availability, Encoded};
 use flexcast_proto::{Algorithm, Cause, Failure, PieceSet, RankInfo, StallWindow, WaitedFor};
 
@@ -44,8 +46,6 @@ use crate::engine::descriptor::activations_ps;
 use crate::engine::event::Event;
 use crate::engine::{Admission, Carrier, Core, Engine, Operations, Posted, State, Task};
 use crate::error::{Error, Result};
-use crate::mesh::external::KnownAggregators;
-use crate::mesh::{self, Interest, Mesh, Read};
 use crate::op::chain_mapping::ChainMapping;
 use crate::op::collective::Collective;
 use crate::op::config::{Config, ps};
@@ -429,7 +429,7 @@ impl UdpCarrier {
     /// be sent; and for none that has broken.
     fn watch_connections(&mut self) -> Result<()> {
         let Self { mesh, waiter, interests, .. } = self;
-        interests.resize(mesh.len(), None);
+        interests.resize(mesh.count(), None);
         // What was waited for is closed, and the waiter has forgotten it.
         mesh.take_renewed().for_each(|number| interests[number] = None);
         for (number, descriptor, interest) in mesh.descriptors() {

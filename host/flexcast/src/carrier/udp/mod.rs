@@ -4,8 +4,8 @@
 //! the sockets ([`waiter`]). A root's chunks are datagrams to a group ([`datagram`], [`sockets`]), as far ahead of its
 //! receivers as their socket buffers allow ([`window`](super::cpu::window)). Receivers take chunks to their places and
 //! see what is lost ([`incoming`](super::cpu::incoming)); it is read from the left neighbour, over the connections that
-//! carry the protocol's messages ([`mesh`](crate::mesh)). Ranks of one computer share memory
-//! ([`memory`](crate::mesh::memory)): datagrams are received once for all of them ([`fanout`]).
+//! carry the protocol's messages ([`mesh`](flexcast_mesh)). Ranks of one computer share memory
+//! ([`memory`](flexcast_mesh::memory)): datagrams are received once for all of them ([`fanout`]).
 
 pub(crate) mod carrier;
 mod check;

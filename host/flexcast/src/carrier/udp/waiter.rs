@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use flexcast_mesh::{Interest, Rings, Watch};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -11,7 +12,6 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::fanout::Fanout;
 use crate::engine::datapath::Waiter;
 use crate::error::{Error, Result};
-use crate::mesh::{Interest, Rings, Watch};
 
 /// Events taken at a time.
 const EVENTS: usize = 64;

@@ -21,7 +21,7 @@ use crate::plan::{Kind, Plan};
 
 /// What a message of a peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begun {
+pub enum Begun {
     /// Expected.
     Fine,
     /// Of a rank that has called something else.

@@ -17,7 +17,7 @@ use flexcast_proto::{RankInfo, Summary};
 
 use crate::op::sparse_options::SparseOptions;
 use portion::Portion;
-pub(crate) use sums::Sums;
+pub use sums::Sums;
 
 use super::Begun;
 use crate::error::{Error, Result};
@@ -56,7 +56,7 @@ pub(crate) struct Sparse {
 
 /// Memory of spots of operations that are over, for the next one.
 #[derive(Debug, Default)]
-pub(crate) struct Spare(Vec<Vec<u8>>);
+pub struct Spare(Vec<Vec<u8>>);
 
 impl Spare {
     /// Room for one message of any length. What is in it does not matter.
@@ -83,25 +83,34 @@ impl Spare {
 
 /// A message to be sent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outgoing {
-    pub(crate) to: u32,
-    pub(crate) tag: u32,
-    pub(crate) source: Part,
+pub struct Outgoing {
+    /// The rank, or the number of an aggregator behind those of the ranks.
+    pub to: u32,
+    /// Its [`Tag`].
+    pub tag: u32,
+    /// Where its bytes are.
+    pub source: Part,
 }
 
 /// What a message is of.
 #[derive(Clone, Copy)]
-pub(crate) enum Tag {
+pub enum Tag {
+    /// What a worker sends, of the shard with this number.
     Contribution(u32),
+    /// What its aggregator answers.
     Answer(u32),
 }
 
 impl Tag {
-    pub(crate) const fn of(tag: u32) -> Self {
+    /// Of the number in a message.
+    #[must_use]
+    pub const fn of(tag: u32) -> Self {
         if tag & 1 == 0 { Self::Contribution(tag >> 1) } else { Self::Answer(tag >> 1) }
     }
 
-    pub(crate) const fn number(self) -> u32 {
+    /// The number in a message.
+    #[must_use]
+    pub const fn number(self) -> u32 {
         match self {
             Self::Contribution(shard) => shard << 1,
             Self::Answer(shard) => shard << 1 | 1,

@@ -28,14 +28,13 @@
 //! answer Reads of nothing, by which peers find out what is lost.
 
 use flexcast_proto::session::greeting::{Greeting, SIDE_NONCE_BYTES, Side};
-use flexcast_proto::session::{self, Role};
+use flexcast_proto::session::{self, Role, keyed_hash};
 use flexcast_proto::sparse::Order;
 use flexio::{Device, Gid, Mac, RemoteQp};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{Error, Party, Result, Settings};
-use flexcast_rc::greeting::keyed_hash;
 
 const MAGIC: [u8; 4] = *b"FXSE";
 const VERSION: u8 = 2;
@@ -201,7 +200,7 @@ impl Own {
 }
 
 /// The settings of an endpoint, which are not checked against others.
-pub(crate) fn settings_of(bytes: &[u8], from: Party) -> Result<Settings> {
+pub fn settings_of(bytes: &[u8], from: Party) -> Result<Settings> {
     let refused = |reason: &str| Error::Endpoint { party: from, reason: reason.to_owned() };
     let (head, _) = Head::ref_from_prefix(bytes).map_err(|_| refused("too short"))?;
     if (head.magic, head.version) != (MAGIC, VERSION) {

@@ -58,7 +58,9 @@ pub use accelerator::{Accelerator, Stretch};
 pub use aggregator::{Aggregator, PendingAggregator};
 pub(crate) use arrays::Buffers;
 pub use arrays::{Array, Arrays};
-pub(crate) use endpoint::{Own, Remote, endpoint_bytes, settings_of};
+#[doc(hidden)]
+pub use endpoint::settings_of;
+pub(crate) use endpoint::{Own, Remote, endpoint_bytes};
 pub use error::{Error, Party, Result};
 pub use fixed_point::FixedPointArray;
 pub use flexcast_proto::sparse::{FixedPoint, FixedPointError, Order};

@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use flexcast_mesh::aggregator::{Key, Report, Terms};
+use flexcast_mesh::external::{self, KnownAggregators};
+use flexcast_mesh::{END, Event, Head, Listener, MESSAGE, MOST_FRAME_BYTES, NONSENSE, Peer, dial_aggregator};
 use flexcast_proto::p2p::{Memory, Part, Span};
 use flexcast_proto::{Cause, FailureCode, Summary, WaitedFor};
 use nix::libc;
 
 use super::Fault;
-use crate::mesh::aggregator::{Key, Report, Terms};
-use crate::mesh::external::{self, KnownAggregators};
-use crate::mesh::{END, Event, Head, Listener, MESSAGE, MOST_FRAME_BYTES, NONSENSE, Peer, dial_aggregator};
 
 /// The connection to an aggregator.
 #[derive(Debug, Default)]

@@ -7,6 +7,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use flexcast_mesh::aggregator::{Carrier, Key, Terms};
+use flexcast_mesh::external;
 use flexcast_proto::{Algorithm, Cause, FailureCode, WaitedFor};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -14,8 +16,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::contacts::{Contacts, blame, nonsense};
 use super::{Fault, Need, RankCard, Result};
 use crate::error::Error;
-use crate::mesh::aggregator::{Carrier, Key, Terms};
-use crate::mesh::external;
 use crate::op::aggregation::Aggregation;
 use crate::op::buffer::Buffer;
 use crate::op::collective::Collective;
@@ -136,7 +136,8 @@ impl Pending {
             Some(session) => session.into_contacts(),
             None => {
                 let (job, proof) = (job.get(), proof.get());
-                let carrier = Carrier::Cards { class: card.config.class, retry: card.config.retry };
+                let flexio::Retry { timeout_exponent, count: retries } = card.config.retry;
+                let carrier = Carrier::Cards { class: card.config.class, timeout_exponent, retries };
                 let (workers, aggregators, order) = (card.place.ranks(), external.count(), need.call.order);
                 let terms = Terms { job, proof, workers, aggregator: 0, aggregators, order, carrier };
                 let handshake = (external.key, external.barrier_timeout);

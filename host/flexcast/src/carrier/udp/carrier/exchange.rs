@@ -1,5 +1,6 @@
 //! Operations by messages between pairs of ranks, over the connections.
 
+use flexcast_mesh::{Head, Source};
 use flexcast_proto::p2p::{Part, Transfer};
 use flexcast_proto::{Algorithm, Summary};
 
@@ -8,7 +9,6 @@ use crate::engine::descriptor::direct_summary;
 use crate::engine::event::Event;
 use crate::engine::{self, Engine, Posted, State, Task};
 use crate::error::Result;
-use crate::mesh::{Head, Source};
 use crate::op::buffer::Buffer;
 use crate::op::collective::Collective;
 use crate::op::config::ps;

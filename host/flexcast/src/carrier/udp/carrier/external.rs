@@ -1,13 +1,13 @@
 //! Aggregators that are no ranks, as a worker sees them. They have numbers behind those of the ranks.
 
+use flexcast_mesh::aggregator::Report;
+use flexcast_mesh::external;
+use flexcast_mesh::{NONSENSE, failure_code};
 use flexcast_proto::{Cause, Failure, FailureCode};
 
 use super::{UdpCarrier, UdpOperations};
 use crate::engine::State;
 use crate::engine::event::Event;
-use crate::mesh::aggregator::Report;
-use crate::mesh::external;
-use crate::mesh::{NONSENSE, failure_code};
 use crate::op::config::ps;
 
 /// How long an operation that has failed waits for the reason of an aggregator.

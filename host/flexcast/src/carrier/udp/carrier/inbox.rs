@@ -1,12 +1,12 @@
 //! The engine's side of connections: takes what peers say, ask for, and send.
 
+use flexcast_mesh::aggregator::Report;
+use flexcast_mesh::{Event, Head, Listener, Read};
 use flexcast_proto::Summary;
 
 use super::UdpOperations;
 use super::exchange::Exchange;
 use super::operation::Reading;
-use crate::mesh::aggregator::Report;
-use crate::mesh::{Event, Head, Listener, Read};
 use crate::p2p::messages::Begun;
 
 /// Takes what comes, and notes what is to be done about it.

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
+use flexcast_mesh::Source;
 use flexcast_proto::p2p::Part;
 
 use super::{Read, UdpCarrier};
 use crate::carrier::cpu::operation::Stream;
 use crate::engine;
-use crate::mesh::Source;
 
 /// What has been asked of a peer, in this order; whether it is the last of its group.
 pub(super) type Reads = VecDeque<(u32, Read, bool)>;

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
+use flexcast_mesh::memory::{Layout, Memory, receive_from, send_with_to};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, bind, recv, sendto, setsockopt, socket, sockopt,
@@ -23,7 +24,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{Fanout, layout};
 use crate::carrier::udp::datagram::Secret;
 use crate::error::{Error, Result};
-use crate::mesh::memory::{Layout, Memory, receive_from, send_with_to};
 
 const MAGIC: [u8; 4] = *b"FXFO";
 const VERSION: u32 = 3;

@@ -16,9 +16,9 @@ mod meet;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-pub(super) use meet::{Bell, Meeting, Member};
+use flexcast_mesh::memory::{Layout, Memory};
 
-use crate::mesh::memory::{Layout, Memory};
+pub(super) use meet::{Bell, Meeting, Member};
 
 /// Bytes of a ring: a power of two. A root is ahead of the slowest reader by less.
 pub(super) const RING_BYTES: usize = 1 << 20;

@@ -9,7 +9,7 @@ use crate::op::sparse_options::Split;
 
 /// The shards that one aggregator sums up.
 #[derive(Debug)]
-pub(crate) struct Sums {
+pub struct Sums {
     sums: Vec<Sum>,
     /// Number of the first one.
     first: u32,
@@ -23,7 +23,7 @@ impl Sums {
     ///
     /// # Errors
     /// No memory for the spots.
-    pub(crate) fn new(split: &Split, own: Option<u32>, order: Order, mut spare: Spare) -> Result<Self> {
+    pub fn new(split: &Split, own: Option<u32>, order: Order, mut spare: Spare) -> Result<Self> {
         // Whoever drives the operation has bounds of its own.
         let limits = AggregatorLimits { iteration_ps: u64::MAX, linger_ps: 0 };
         let with = (split.parameters, split.reduction);
@@ -45,7 +45,7 @@ impl Sums {
 
     /// A part of a message for a shard begins to come. How much of it has come before; none if there cannot be such a
     /// message.
-    pub(crate) fn begin(&mut self, from: u32, shard: u32, total: u64) -> Option<u64> {
+    pub fn begin(&mut self, from: u32, shard: u32, total: u64) -> Option<u64> {
         let at = self.place_of(shard)?;
         let (parameters, Self { sums, spare, .. }) = (self.with.0, self);
         let sum = sums.get_mut(at)?;
@@ -54,13 +54,13 @@ impl Sums {
     }
 
     /// Where the bytes of a message from number `at` on belong.
-    pub(crate) fn place(&mut self, from: u32, shard: u32, at: u64) -> &mut [u8] {
+    pub fn place(&mut self, from: u32, shard: u32, at: u64) -> &mut [u8] {
         self.sum(shard).map_or(&mut [], |sum| sum.place(from, at))
     }
 
     /// A part of a message has come, up to `end` of `total` bytes. `Some(true)`: there is an answer; none: it cannot
     /// be.
-    pub(crate) fn came(&mut self, from: u32, shard: u32, (end, total): (u64, u64)) -> Option<bool> {
+    pub fn came(&mut self, from: u32, shard: u32, (end, total): (u64, u64)) -> Option<bool> {
         let at = self.place_of(shard)?;
         let Self { sums, spare, with, .. } = self;
         let sum = sums.get_mut(at)?;
@@ -76,28 +76,30 @@ impl Sums {
     }
 
     /// The last answer of a shard, and its place: the number of the own shard, and of the transmit spot.
-    pub(crate) fn answer(&self, shard: u32) -> Option<((u32, u32), &[u8])> {
+    pub fn answer(&self, shard: u32) -> Option<((u32, u32), &[u8])> {
         let at = self.place_of(shard)?;
         let (spot, answer) = self.sums.get(at)?.answer();
         Some(((at as u32, spot), answer))
     }
 
     /// The answer at such a place.
-    pub(crate) fn at(&self, (at, spot): (u32, u32)) -> &[u8] {
+    pub fn at(&self, (at, spot): (u32, u32)) -> &[u8] {
         self.sums.get(at as usize).map_or(&[], |sum| sum.spot(spot))
     }
 
     /// The lowest rank that owes a message of a shard that is not complete.
-    pub(crate) fn missing(&self) -> Option<u32> {
+    pub fn missing(&self) -> Option<u32> {
         self.sums.iter().filter(|sum| !sum.is_complete()).find_map(Sum::missing)
     }
 
-    pub(crate) fn is_complete(&self) -> bool {
+    /// Whether all is summed up.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
         self.sums.iter().all(Sum::is_complete)
     }
 
     /// Its memory.
-    pub(crate) fn into_spare(self) -> Spare {
+    pub fn into_spare(self) -> Spare {
         let mut spare = self.spare;
         self.sums.into_iter().for_each(|sum| sum.give_back(&mut spare));
         spare
