@@ -32,6 +32,7 @@ impl Core {
     }
 
     /// That of an engine around another one, with operations of its own.
+    #[cfg(feature = "service")]
     pub(crate) fn around(inner: &Self, config: Config) -> Self {
         let Self { place, id, requests, .. } = inner;
         Self { requests: requests.clone(), ..Self::new(*place, *id, config) }
