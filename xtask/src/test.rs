@@ -196,6 +196,10 @@ fn device_tests() -> Result<()> {
 fn lints() -> Result<()> {
     let deny = ["--", "--deny", "warnings"];
     process::run(workspace::cargo().args(["clippy", "--quiet", "--workspace", "--all-targets"]).args(deny))?;
+    // As programs build it that want no service processes.
+    let mut without_service = workspace::cargo();
+    without_service.args(["clippy", "--quiet", "--package", "flexcast", "--lib", "--no-default-features"]);
+    process::run(without_service.args(deny))?;
     let toolchain = Toolchain::load("emu")?;
     let mut device: Command = workspace::device_cargo();
     device.args(["clippy", "--quiet", "--workspace", "--target", &toolchain.rust.target]);

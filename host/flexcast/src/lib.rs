@@ -25,6 +25,9 @@
 //! Which algorithm carries the data of an operation is the library's choice, among multicast, the messages of its
 //! barrier, and writes over reliable connections ([`Selection`], [`Report::decision`]).
 //!
+//! The cargo feature `service`, on by default, has [`Control::Service`]: operations that service processes carry out.
+//! A build with `default-features = false` refuses that control, and has nothing of host/service.
+//!
 //! Inside, from the bottom up: `op` has operations as data, `plan` cuts one into blocks, subgroups and chunks and
 //! chooses its algorithm. `p2p` has collectives of point-to-point messages between ranks, over reliable connections
 //! (`flexcast_rc`) or over those of `flexcast_mesh`. `engine` has

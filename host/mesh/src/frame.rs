@@ -18,7 +18,7 @@
 //! | 20 | 8 | tag of the frame's number and of the header, with its [`Head`] |
 //!
 //! Both tags are 0 in shared memory, on connections to aggregators without a secret, and where nothing is authenticated
-//! ([`tags`](super::tags) has more).
+//! (`tags` has more).
 
 use flexcast_proto::{Algorithm, Kind, Summary};
 use zerocopy::little_endian::{U32, U64};

@@ -5,8 +5,8 @@
 //! begun here waits in the connection, with all behind it: ranks may be several operations ahead of one another where
 //! no barrier keeps them together.
 //!
-//! A connection between ranks begins with a handshake under the communicator's key ([`dial`] on one side, [`strangers`]
-//! on the other). It needs both of them, and frames wait until it is over. Frames over TCP have [`tags`] under its
+//! A connection between ranks begins with a handshake under the communicator's key (`dial` on one side, `strangers` on
+//! the other). It needs both of them, and frames wait until it is over. Frames over TCP have `tags` under its
 //! keys, so that bytes count only if the peer has sent them on this very connection and in this order.
 //!
 //! What a user of this crate has to do:

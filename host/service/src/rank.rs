@@ -20,7 +20,7 @@ use crate::links::{LinkEnd, LinkEvent, Links, PeerId};
 use memory::{Memory, Named, Pool};
 use staged::{StagedCalls, StagedMember};
 
-pub use memory::DEFAULT_BOUND_KEYS;
+pub use flexcast_proto::service::{DEFAULT_BOUND_KEYS, MemoryId};
 pub use staged::StagedCall;
 
 /// Flags of each rank of a group: more than collectives that may be under way.
@@ -30,10 +30,6 @@ const FLAGS: u64 = 64;
 /// of an Alltoallv among 1,024 ranks. A call whose messages the card does not have would not go on while the host
 /// computes.
 const SENDS: u32 = 80;
-
-/// Memory of this program that the service process may use, by its number here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MemoryId(u32);
 
 /// What the program is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

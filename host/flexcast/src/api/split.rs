@@ -5,6 +5,7 @@
 use crate::api::communicator::{Communicator, Pending};
 use crate::bootstrap::{self, Exchange, Subgroup, accompany};
 use crate::carrier::card::Card;
+#[cfg(feature = "service")]
 use crate::carrier::service;
 use crate::error::{Error, Result};
 use crate::op::chain_mapping::ChainMapping;
@@ -48,7 +49,11 @@ pub(crate) fn found(card: &Card, exchange: &mut dyn Exchange, config: Config) ->
     let parts = connected?;
     failed(&all)?;
     let (parts, report) = match control {
+        #[cfg(feature = "service")]
         Control::Service => service::set_up(parts, exchange)?,
+        // Without the feature `ServiceOptions::check` has refused it.
+        #[cfg(not(feature = "service"))]
+        Control::Service => (parts, ControlReport::of(Control::Host)),
         Control::Host | Control::Device => (parts, ControlReport::of(control)),
     };
     Communicator::of(parts, report)
@@ -58,7 +63,10 @@ pub(crate) fn found(card: &Card, exchange: &mut dyn Exchange, config: Config) ->
 const fn exchanges(control: Control) -> u32 {
     match control {
         Control::Host | Control::Device => 2,
+        #[cfg(feature = "service")]
         Control::Service => 2 + service::EXCHANGES,
+        #[cfg(not(feature = "service"))]
+        Control::Service => 2,
     }
 }
 

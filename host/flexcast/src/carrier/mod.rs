@@ -15,6 +15,7 @@ pub(crate) mod dpa;
 pub(crate) mod endpoint;
 pub(crate) mod loopback;
 pub(crate) mod pairs;
+#[cfg(feature = "service")]
 pub(crate) mod service;
 pub(crate) mod udp;
 pub(crate) mod verbs;

@@ -36,6 +36,10 @@ pub(crate) trait Datapath: Send {
     fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>>;
 
     /// Gives operations to somebody else from now on ([`Offload::takes`]).
+    #[cfg_attr(
+        not(any(feature = "service", test)),
+        expect(dead_code, reason = "service processes are the only offload")
+    )]
     fn set_offload(&mut self, _offload: Box<dyn Offload>) {}
 
     /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks.

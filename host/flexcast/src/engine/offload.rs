@@ -20,6 +20,7 @@ pub(crate) struct OffloadFault {
 }
 
 /// What has become of an operation that an offload was given.
+#[cfg_attr(not(any(feature = "service", test)), expect(dead_code, reason = "service processes are the only offload"))]
 pub(crate) enum Begun {
     /// It is under way.
     Yes,

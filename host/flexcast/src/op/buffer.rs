@@ -2,13 +2,17 @@
 #![allow(unsafe_code)] // A second registration of memory that the buffer itself keeps, and slices of it.
 
 use std::ptr::NonNull;
+#[cfg(feature = "service")]
 use std::sync::Arc;
 
-use flexcast_service::MemoryId;
+#[cfg(feature = "service")]
+use flexcast_proto::service::MemoryId;
 use flexio::{Access, HostBuffer, MemoryRegion, ProtectionDomain};
 
 use crate::error::{Error, Result};
-use crate::op::lease::{DeferredFree, Lease};
+#[cfg(feature = "service")]
+use crate::op::lease::DeferredFree;
+use crate::op::lease::Lease;
 use crate::op::region::Shared;
 
 /// Memory of the caller that a card may use. An operation takes it over and gives it back when it is done, so that
@@ -358,6 +362,7 @@ impl Buffer {
     ///
     /// # Errors
     /// The card refuses; what `share` gives.
+    #[cfg(feature = "service")]
     pub(crate) fn lend(
         &mut self,
         deferred_free: &Arc<DeferredFree>,
@@ -383,17 +388,20 @@ impl Buffer {
     }
 
     /// Whether it is memory of a [`UserMemory`](crate::UserMemory), whose owner may free it once its operation is over.
+    #[cfg(feature = "service")]
     pub(crate) fn is_of_user(&self) -> bool {
         self.shared().is_some()
     }
 
     /// What a service process may use by [`Buffer::lend`].
+    #[cfg(feature = "service")]
     pub(crate) fn lease_of(&mut self, deferred_free: &Arc<DeferredFree>) -> Option<MemoryId> {
         self.registered()?.leases.iter().find_map(|lease| lease.of(deferred_free))
     }
 
     /// What a service process may use by [`Buffer::lend`], which the caller takes back before the buffer goes anywhere
     /// else.
+    #[cfg(feature = "service")]
     pub(crate) fn unlend(&mut self, deferred_free: &Arc<DeferredFree>) -> Option<MemoryId> {
         let leases = &mut self.registered()?.leases;
         let at = leases.iter().position(|lease| lease.of(deferred_free).is_some())?;

@@ -53,7 +53,8 @@ pub enum Control {
     /// ([`Communicator::is_flagged`](crate::Communicator::is_flagged)) the host has nothing to do. Everything else, and
     /// all of it where a rank has no service process, is by the host
     /// ([`Communicator::control`](crate::Communicator::control) tells). With [`Card::open`](crate::Card::open)
-    /// Broadcast, Allgather and Allgatherv are the DPA's. Over RDMA cards alone.
+    /// Broadcast, Allgather and Allgatherv are the DPA's. Over RDMA cards alone, and in builds with the cargo feature
+    /// `service`.
     Service,
 }
 

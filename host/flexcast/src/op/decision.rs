@@ -87,6 +87,7 @@ impl Decision {
 
 impl Decision {
     /// Of an operation that service processes carry out.
+    #[cfg(feature = "service")]
     pub(crate) fn by_service() -> Self {
         Self { by_service: true, ..Self::default() }
     }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use flexcast_service::MemoryId;
+use flexcast_proto::service::MemoryId;
 
 /// Memory that somebody may still reach.
 pub(crate) type Kept = Arc<Mutex<dyn Send>>;
@@ -26,11 +26,13 @@ impl fmt::Debug for DeferredFree {
 
 impl DeferredFree {
     /// That of the memory which the process at this address may use. Who has it drops the keys of that memory first.
+    #[cfg(feature = "service")]
     pub(crate) fn new(process: SocketAddr) -> Self {
         Self { process, left: Mutex::default() }
     }
 
     /// What has come since the last call.
+    #[cfg(feature = "service")]
     pub(crate) fn take(&self) -> Vec<(MemoryId, Kept)> {
         std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -44,11 +46,13 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    #[cfg(feature = "service")]
     pub(crate) fn new(deferred_free: &Arc<DeferredFree>, memory: MemoryId) -> Self {
         Self { deferred_free: Arc::downgrade(deferred_free), memory }
     }
 
     /// The number of the memory, if it is lent by this one.
+    #[cfg(feature = "service")]
     pub(crate) fn of(&self, deferred_free: &Arc<DeferredFree>) -> Option<MemoryId> {
         (self.deferred_free.as_ptr() == Arc::as_ptr(deferred_free)).then_some(self.memory)
     }

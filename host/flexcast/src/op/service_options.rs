@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flexcast_proto::service::Thresholds;
-use flexcast_service::DEFAULT_BOUND_KEYS;
+use flexcast_proto::service::{DEFAULT_BOUND_KEYS, Thresholds};
 
 use crate::error::{Error, Result};
 use crate::op::config::Control;
@@ -239,8 +238,13 @@ impl ServiceOptions {
         self
     }
 
-    /// Refuses numbers outside their range.
+    /// Refuses numbers outside their range, and service processes in a build without them.
     pub(crate) fn check(&self) -> Result<()> {
+        if cfg!(not(feature = "service")) {
+            let limit = "host or device, as this build of flexcast has no service processes: build it with the cargo \
+                         feature `service`";
+            return Err(Error::Config { what: "control", value: Control::Service as u64, limit: limit.to_owned() });
+        }
         let range = |what, value: u32, most: u32| {
             if (1..=most).contains(&value) {
                 return Ok(());
@@ -287,6 +291,13 @@ impl ControlReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(not(feature = "service"))]
+    #[test]
+    fn a_build_without_service_processes_refuses_them_and_names_the_feature() {
+        let text = ServiceOptions::default().check().unwrap_err().to_string();
+        assert!(text.contains("control is service") && text.contains("feature `service`"), "{text}");
+    }
 
     #[test]
     fn thresholds_are_ranks_and_bytes() {

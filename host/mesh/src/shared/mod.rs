@@ -148,8 +148,7 @@ impl AsFd for SharedStream {
     }
 }
 
-/// The other end of a stream, of a process that writes what it likes: bytes, and positions. For
-/// [`hostile`](crate::api::hostile).
+/// The other end of a stream, of a process that writes what it likes: bytes, and positions. For fuzz targets.
 #[derive(Debug)]
 pub struct OtherEnd {
     stream: SharedStream,

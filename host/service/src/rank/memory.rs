@@ -11,10 +11,6 @@ use super::{Client, MemoryId, StagedCall, take_back};
 use crate::error::{Error, Result};
 use crate::keys;
 
-/// Keys of a pool by default: send and receive buffers of as many collectives as a group may have under way by default,
-/// eight.
-pub const DEFAULT_BOUND_KEYS: u16 = 16;
-
 /// A card binds or frees a key within microseconds.
 const BOUND: Bound = Bound::millis(50).with_looks(1_000_000);
 /// Calls that are remembered of memory before those that have ended are looked for.

@@ -20,6 +20,7 @@ mod call;
 mod connections;
 mod error;
 mod list;
+mod memory;
 mod message;
 mod process;
 mod reads;
@@ -34,6 +35,7 @@ pub use call::{Blocks, CallError, Datatype, allgatherv_call, alltoallv_call};
 pub use connections::{Access, ConnectionAction, ConnectionError, Connections, Counts};
 pub use error::{Cause, FailedParty, Failure, Ignored, Refusal};
 pub use list::{ListError, SharedList};
+pub use memory::{DEFAULT_BOUND_KEYS, MemoryId};
 pub use message::{
     Action, Announcement, Call, ContextId, Event, LocalCopies, Message, Operation, Read, ReadError, Reader, Region,
 };
