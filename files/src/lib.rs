@@ -71,17 +71,17 @@ fn of_opened(file: File, most: u64) -> io::Result<Vec<u8>> {
             format!("it has {has} bytes, and at most {most} are read; give a smaller file"),
         )
     };
-    let told = file.metadata().map_err(with_next)?.len();
-    if told > most {
-        return Err(too_long(told.to_string()));
+    let length = file.metadata().map_err(with_next)?.len();
+    if length > most {
+        return Err(too_long(length.to_string()));
     }
     let mut bytes = Vec::new();
-    let room = usize::try_from(told).unwrap_or(usize::MAX).saturating_add(1);
+    let room = usize::try_from(length).unwrap_or(usize::MAX).saturating_add(1);
     bytes.try_reserve_exact(room).map_err(|_| {
-        let text = format!("there is no memory for its {told} bytes; free some, or raise the limit (ulimit -v)");
+        let text = format!("there is no memory for its {length} bytes; free some, or raise the limit (ulimit -v)");
         io::Error::new(ErrorKind::OutOfMemory, text)
     })?;
-    // Some files of the system tell no length, and others grow.
+    // Some files of the system state no length, and others grow.
     file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(with_next)?;
     if bytes.len() as u64 > most {
         return Err(too_long(format!("more than {most}")));
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!((bytes(&file, 5).unwrap(), text(&link, 5).unwrap()), (b"12345".to_vec(), "12345".to_owned()));
         let long = bytes(&file, 4).unwrap_err().to_string();
         assert_eq!(long, "it has 5 bytes, and at most 4 are read; give a smaller file");
-        // It tells no length.
+        // It states no length.
         assert!(text(Path::new("/proc/self/status"), 1 << 20).unwrap().contains("VmSize"));
         let long = bytes(Path::new("/proc/self/status"), 4).unwrap_err().to_string();
         assert!(long.starts_with("it has more than 4 bytes"), "{long}");

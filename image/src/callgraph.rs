@@ -1,7 +1,7 @@
 //! Call graph and stack depth, from the instructions alone.
 //!
 //! Every bound is an upper one: all stack adjustments of a function are added up, as if one call took them all, and a
-//! jump into another function counts as a call. What instructions alone cannot tell (a call through a register, a
+//! jump into another function counts as a call. What instructions alone do not show (a call through a register, a
 //! frame of computed size, recursion) is listed, not guessed.
 //!
 //! Code of others, whose ISA may not be known, is not read: a call into it takes an allowance that somebody states.
@@ -27,7 +27,7 @@ pub struct Function {
     pub end: u64,
     /// Stack it takes for itself, in bytes.
     pub frame_bytes: u64,
-    /// What its instructions do not tell, one sentence each.
+    /// What its instructions do not show, one sentence each.
     pub unknown: Vec<String>,
     /// Addresses of the functions that it calls or jumps to.
     pub calls: BTreeSet<u64>,

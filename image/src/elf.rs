@@ -87,7 +87,7 @@ impl Section {
     }
 }
 
-/// A parsed device image. Owns all that it tells.
+/// A parsed device image. Owns all that it has read from the file.
 #[derive(Debug, Clone)]
 pub struct Image {
     start: u64,

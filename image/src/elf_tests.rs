@@ -16,7 +16,7 @@ fn error(elf: &TestElf) -> ImageError {
 }
 
 #[test]
-fn a_good_image_tells_everything() {
+fn a_good_image_is_read_in_full() {
     let image = Image::parse(&good().bytes()).expect("good image");
     assert_eq!(image.segments().len(), 4);
     let text = &image.segments()[0];

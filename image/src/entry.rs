@@ -12,7 +12,7 @@ const RECORD_BYTES: usize = 40;
 /// Bytes of the ABI note: magic, version and minimum version (u32 each), hash (u64).
 const NOTE_BYTES: usize = 24;
 const NOTE_MAGIC: &[u8; 8] = b"FLXCAST\0";
-/// Longest entry name; the vendor loader looks functions up by name.
+/// Longest entry name; the vendor loader finds functions by name.
 const NAME_LIMIT_BYTES: u32 = 255;
 
 /// How an entry is started.

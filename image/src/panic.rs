@@ -140,11 +140,11 @@ mod tests {
 
     #[test]
     fn the_record_is_read_with_and_without_message() {
-        let told = |size, memory: &[u8]| place(size, memory).expect("a panic");
-        assert_eq!(told(40, &memory(1, 8)), "panicked at src/x.rs!:18: no room.");
-        assert_eq!(told(40, &memory(2, 0)), "panicked at src/x.rs!:18");
+        let text = |size, memory: &[u8]| place(size, memory).expect("a panic");
+        assert_eq!(text(40, &memory(1, 8)), "panicked at src/x.rs!:18: no room.");
+        assert_eq!(text(40, &memory(2, 0)), "panicked at src/x.rs!:18");
         // An image of a release that kept no message: what follows is something else.
-        assert_eq!(told(24, &memory(1, 8)), "panicked at src/x.rs!:18");
+        assert_eq!(text(24, &memory(1, 8)), "panicked at src/x.rs!:18");
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl TestElf {
         for (name, code) in functions {
             let addr = TEXT + text.len() as u64;
             for word in *code {
-                // The low two bits tell the length, as in the instruction set itself.
+                // The low two bits give the length, as in the instruction set itself.
                 if word & 3 == 3 {
                     text.extend(word.to_le_bytes());
                 } else {

@@ -27,7 +27,7 @@ pub struct Policy {
     pub private_prefixes: Vec<String>,
     /// Names of the sections that may be loaded.
     pub sections: Vec<String>,
-    /// Stack of entries whose bound instructions do not tell, by name of the entry.
+    /// Stack of entries whose bound the instructions do not show, by name of the entry.
     pub declared_stacks: BTreeMap<String, DeclaredStack>,
     /// What of the image is its vendor's.
     pub vendor: Vendor,
@@ -58,11 +58,11 @@ pub struct Vendor {
 /// How a check ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Holds; says what was looked at.
+    /// Holds; says what was checked.
     Passed(String),
     /// Does not hold; one finding per line.
     Failed(Vec<String>),
-    /// Cannot be told from the file; one reason per line.
+    /// The file does not show it; one reason per line.
     Unknown(Vec<String>),
 }
 

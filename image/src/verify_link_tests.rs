@@ -8,7 +8,7 @@ use crate::verify_tests::{
     C_JALR_A0, C_RET, FRAME_64, call, failure, failure_under, findings, good, passed, policy, report,
 };
 
-/// `handler` calls `vendor`, which executes a custom instruction, what looks like a panic, and a call through a
+/// `handler` calls `vendor`, which executes a custom instruction, what has the form of a panic, and a call through a
 /// register.
 fn with_vendor_code() -> (TestElf, Policy) {
     let mut elf = TestElf::image(&[
@@ -40,7 +40,7 @@ fn code_of_the_vendor_is_not_read_and_takes_its_allowance() {
 }
 
 #[test]
-fn own_code_is_held_to_the_rules_beside_the_vendors() {
+fn own_code_must_follow_the_rules_that_vendor_code_need_not() {
     let (elf, policy) = with_vendor_code();
     // One instruction of what was the vendor's is our own: `.insn 0xffffffff`.
     let start = TEXT + 14;

@@ -58,7 +58,7 @@ pub(crate) fn failure_under(elf: &TestElf, name: &str, policy: &Policy) -> Strin
     findings(&report, name)
 }
 
-/// The findings of the check `name`, which must fail, beside others or not.
+/// The findings of the check `name`, which must fail; others may fail as well.
 pub(crate) fn findings(report: &Report, name: &str) -> String {
     assert!(!report.passed());
     match report.check(name) {
@@ -314,7 +314,7 @@ fn recursion_fails_unless_a_bound_is_declared_that_can_hold() {
     assert_eq!(under(declared("handler", 16385)), "handler is declared to take 16385 of 16384 bytes");
     assert!(under(declared("ping", 64)).contains("recursion"), "that of another entry");
     assert!(under(declared("gone", 64)).contains("[stack.gone], and the image no such entry"));
-    // Where instructions tell, they are believed.
+    // Where the instructions give a bound, it is used.
     let text = passed(&good(), "stack", &declared("handler", 5000));
     assert!(text.contains("handler 64 B,"), "{text}");
 }

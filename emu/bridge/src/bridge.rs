@@ -10,23 +10,24 @@ use crate::limits::IDLE;
 use crate::wire::{Wire, WireCounters};
 
 const PS_PER_NS: u64 = 1_000;
-/// Virtual time between two looks at the socket: a reply should not wait longer, and a look costs about a microsecond.
+/// Virtual time between two polls of the socket: a reply should not wait longer, and a poll costs about a microsecond.
 const SLICE_PS: u64 = 20_000_000;
-/// Steps of the machine between two looks.
+/// Steps of the machine between two polls.
 const SLICE_STEPS: u64 = 2_000;
 /// Datagrams between two advances of the machine.
 const BATCH: usize = 32;
 /// Longest turn, for others that need the machine.
 const TURN: Duration = Duration::from_millis(1);
-/// Whoever should look looks within this, or the process was not run: then time stood still, and timers do not notice.
+/// Whoever should poll the socket does so within this, or the process was not run: then time stood still, and timers do
+/// not notice.
 const LATE: Duration = Duration::from_micros(500);
 /// What is due within this is not worth a sleep.
 const SPIN: Duration = Duration::from_micros(30);
-/// Longest that a program's call to poll an empty queue takes: it may have other things to look at.
+/// Longest that a program's call to poll an empty queue takes: it may have other things to poll.
 const POLL: Duration = Duration::from_micros(200);
-/// A call looks at the socket if nobody has for so long.
+/// A call polls the socket if nobody has for so long.
 const STALE: Duration = Duration::from_micros(100);
-/// A machine that stands still because of a peer looks as often whether it is there again.
+/// A machine that stands still because of a peer checks as often whether it is there again.
 const HELD: Duration = Duration::from_millis(2);
 /// A program that polls is back within this, or its thread is not run: then virtual time goes at a hundredth of the
 /// wall clock's pace, so that bounds that the program counts in virtual time do not pass without it. After the longer
@@ -57,9 +58,9 @@ pub struct Bridge {
     plan: Plan,
     /// Wall time that virtual time will never have, in picoseconds.
     lost_ps: u64,
-    /// When somebody should look next, and when somebody last did.
+    /// When the socket should be polled next, and when it last was.
     planned: Instant,
-    looked: Instant,
+    socket_polled: Instant,
     /// When the program called last, if that was to poll.
     polled: Option<Instant>,
     /// What was due next when the call began that is under way.
@@ -95,7 +96,7 @@ impl Bridge {
             plan,
             lost_ps: 0,
             planned: start + IDLE,
-            looked: start,
+            socket_polled: start,
             polled: None,
             due_ps: None,
             limit_ps: u64::MAX,
@@ -145,7 +146,7 @@ impl Bridge {
     /// Wall time that does not count because the program's thread, which polls, is not run.
     fn slowed(&self, now: Instant) -> Duration {
         let Some(polled) = self.polled else { return Duration::ZERO };
-        let (from, to) = (self.looked.max(polled + POLLED), now.min(polled + ELSEWHERE));
+        let (from, to) = (self.socket_polled.max(polled + POLLED), now.min(polled + ELSEWHERE));
         to.saturating_duration_since(from) / 100 * 99
     }
 
@@ -188,7 +189,7 @@ impl Bridge {
         }
         self.wire.set_clock(world.now_ps(), self.answer_ps);
         self.wire.keep_pace(now);
-        self.looked = now;
+        self.socket_polled = now;
         self.schedule(world, now);
         if let Some(flush) = &self.flush {
             flush.now();
@@ -206,7 +207,7 @@ impl Bridge {
         moved
     }
 
-    /// Notes when somebody should look next.
+    /// Notes when the socket should be polled next.
     fn schedule(&mut self, world: &World, now: Instant) {
         let due_ps = [world.next_due_ps(), self.wire.owed_ps()].into_iter().flatten().min();
         let due = due_ps.map_or(IDLE, |due_ps| {
@@ -214,7 +215,7 @@ impl Bridge {
         });
         // Nothing happens before a peer has caught up.
         let due = if self.limit_ps <= world.now_ps() { HELD } else { due };
-        // What waits for the peer is looked after sooner: it may have been given up.
+        // What waits for the peer is checked sooner: it may have been given up.
         let due = if self.wire.waiting() > 0 { due.min(TURN) } else { due };
         self.planned = now + due;
         self.plan.set(self.planned);
@@ -224,7 +225,7 @@ impl Bridge {
 impl Driver for Bridge {
     fn before(&mut self, world: &mut World) {
         let now = Instant::now();
-        if now >= self.planned || now.duration_since(self.looked) > STALE {
+        if now >= self.planned || now.duration_since(self.socket_polled) > STALE {
             self.poll(world);
         } else {
             world.advance(self.reach_ps(now), 1);
@@ -235,7 +236,7 @@ impl Driver for Bridge {
     fn after(&mut self, world: &mut World) {
         let now = Instant::now();
         if !driver_thread::is_calling() {
-            // Who has given the card something to do may do something else meanwhile; who has only looked goes on
+            // Who has given the card something to do may do something else meanwhile; who has only polled goes on
             // polling.
             self.polled = self.polled.filter(|_| world.next_due_ps() == self.due_ps).map(|_| now);
         }
@@ -246,7 +247,7 @@ impl Driver for Bridge {
     fn relax(&mut self, world: &mut World) -> Option<Box<dyn FnOnce() + Send>> {
         self.plan.polled();
         let moved = self.poll(world);
-        self.polled = Some(self.looked);
+        self.polled = Some(self.socket_polled);
         let due = self.planned.saturating_duration_since(Instant::now());
         let sleep = !moved && due > SPIN;
         sleep.then(|| self.plan.sleeper(self.wire.socket(), due.min(POLL))).flatten()

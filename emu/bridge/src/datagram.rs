@@ -9,11 +9,11 @@
 //! | 16..20 | number of the last frame received in that epoch |
 //! | 20..24 | number of the last one that is over: the sender's clock has moved on by what an answer takes |
 //! | 24..32 | the sender's virtual time in picoseconds |
-//! | 32..34 | frames that the sender of this datagram can take before it has told of them |
+//! | 32..34 | frames that the sender of this datagram can take before it has reported them |
 //! | 34..36 | bytes of the frame that follows, or 0 |
 //! | 36..40 | number of the sender's process, or 0 |
 //! | 40..48 | start of that process in clock ticks since the start of its computer |
-//! | 48..52 | bit 0: the sender waits to be told, at once and when all its frames are over |
+//! | 48..52 | bit 0: the sender waits for a report, at once and when all its frames are over |
 
 use crate::process::Process;
 

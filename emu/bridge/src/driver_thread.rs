@@ -16,7 +16,7 @@ use nix::sys::time::TimeSpec;
 use crate::bridge::Bridge;
 use crate::limits::IDLE;
 
-/// As long as a thread of the program polls, it drives the machine itself; the driver thread looks this often whether
+/// As long as a thread of the program polls, it drives the machine itself; the driver thread checks this often whether
 /// it still does. Longer than a call to poll takes.
 const POLLER: Duration = Duration::from_micros(300);
 
@@ -67,7 +67,7 @@ pub(crate) fn is_calling() -> bool {
 /// Waits until one of the descriptors is readable, at most so long.
 fn wait(descriptors: &[BorrowedFd<'_>], most: Duration) {
     let mut polls: Vec<_> = descriptors.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
-    // Interrupted or not: the caller looks again.
+    // Interrupted or not: the caller checks again.
     let _ = ppoll(&mut polls, Some(TimeSpec::from_duration(most)), None);
 }
 

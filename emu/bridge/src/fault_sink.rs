@@ -1,4 +1,4 @@
-//! Deaths of DPA processes and races, told to the user of a program that cannot call Rust.
+//! Deaths of DPA processes and races, reported to the user of a program that cannot call Rust.
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,7 @@ const MOST_WRITTEN: usize = 16;
 /// Races found in the shared machine, repetitions included.
 static RACES: AtomicU64 = AtomicU64::new(0);
 
-/// Races that the shared machine has found, repetitions included; 0 if it does not look for them.
+/// Races that the shared machine has found, repetitions included; 0 if it does not detect them.
 #[must_use]
 pub fn races() -> u64 {
     RACES.load(Ordering::Relaxed)
@@ -26,7 +26,7 @@ pub fn say(text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "flexcast: {text}");
 }
 
-/// Tells how many races there have been, if there were any: for the end of the program.
+/// Reports how many races there have been, if there were any: for the end of the program.
 pub fn report_races() {
     if races() > 0 {
         say(format_args!("{} races for memory in all, repetitions included", races()));
@@ -41,16 +41,16 @@ pub(crate) struct Stderr {
 }
 
 impl Stderr {
-    /// One that writes races to the file of [`RACES_VARIABLE`], too. A file that cannot be written is told and left
+    /// One that writes races to the file of [`RACES_VARIABLE`], too. A file that cannot be written is reported and left
     /// alone: it is no reason to refuse a machine.
-    pub(crate) fn new(look_for_races: bool) -> Self {
+    pub(crate) fn new(detect_races: bool) -> Self {
         let path = std::env::var_os(RACES_VARIABLE).filter(|path| !path.is_empty());
-        if path.is_some() && !look_for_races {
+        if path.is_some() && !detect_races {
             say(format_args!(
-                "{RACES_VARIABLE}: the machine looks for no races: set `detect_races = true` in the machine file"
+                "{RACES_VARIABLE}: the machine detects no races: set `detect_races = true` in the machine file"
             ));
         }
-        let path = path.filter(|_| look_for_races);
+        let path = path.filter(|_| detect_races);
         let file = path.and_then(|path| {
             let opened = OpenOptions::new().create(true).append(true).open(&path);
             opened
@@ -74,7 +74,7 @@ impl FaultSink for Stderr {
         RACES.store(total, Ordering::Relaxed);
         for race in new {
             if self.written == MOST_WRITTEN {
-                say("further races are counted and not told");
+                say("further races are counted and not reported");
             }
             self.written += 1;
             if self.written > MOST_WRITTEN {

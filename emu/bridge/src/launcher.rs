@@ -1,4 +1,4 @@
-//! Rank of this process, as its launcher tells.
+//! Rank of this process, as its launcher gives it.
 
 use std::ffi::OsString;
 

@@ -42,14 +42,14 @@ pub(crate) struct Pace {
     taken: VecDeque<(u32, u64)>,
     /// The last of its frames that is over here.
     over: u32,
-    /// The peer's clock as last told, and how far the own one may go, given that.
+    /// The peer's clock as last reported, and how far the own one may go, given that.
     clock_ps: u64,
     limit_ps: u64,
     talked_ps: Option<u64>,
 }
 
 impl Pace {
-    /// With a peer whose clock is told to be there, and of which no frame before this number counts.
+    /// With a peer whose clock is reported to be there, and of which no frame before this number counts.
     pub(crate) fn new(clock_ps: u64, over: u32) -> Self {
         Self { clock_ps, over, ..Self::default() }
     }
@@ -97,8 +97,8 @@ impl Pace {
         self.taken.back().map(|(_, at_ps)| at_ps.saturating_add(answer_ps))
     }
 
-    /// The peer has told its clock, and which frame is over there.
-    pub(crate) fn heard(&mut self, clock_ps: u64, over: Option<u32>, now_ps: u64) {
+    /// The peer has reported its clock, and which frame is over there.
+    pub(crate) fn update(&mut self, clock_ps: u64, over: Option<u32>, now_ps: u64) {
         while self.under_way.pop_front_if(|(number, _)| over.is_some_and(|over| reaches(over, *number))).is_some() {}
         let moved_ps = clock_ps.saturating_sub(self.clock_ps);
         self.clock_ps = self.clock_ps.max(clock_ps);
@@ -155,9 +155,9 @@ mod tests {
         assert_eq!(pace.frames_limit_ps(1, ANSWER_PS), Some(2_000 + UNTAKEN_PS), "the second is not taken yet");
         assert_eq!(pace.frames_limit_ps(2, ANSWER_PS), Some(1_000 + UNTAKEN_PS + ANSWER_PS));
         assert!(!pace.is_near(1_000 + UNTAKEN_PS / 2) && pace.is_near(1_000 + UNTAKEN_PS));
-        pace.heard(0, Some(1), 3_000);
+        pace.update(0, Some(1), 3_000);
         assert_eq!(pace.frames_limit_ps(1, ANSWER_PS), Some(2_000 + UNTAKEN_PS));
-        pace.heard(0, Some(2), 3_000);
+        pace.update(0, Some(2), 3_000);
         assert_eq!(pace.frames_limit_ps(2, ANSWER_PS), None);
     }
 
@@ -166,7 +166,7 @@ mod tests {
         let mut pace = Pace::new(0, u32::MAX - 1);
         pace.sent(u32::MAX, 0);
         pace.sent(0, 0);
-        pace.heard(0, Some(u32::MAX), 0);
+        pace.update(0, Some(u32::MAX), 0);
         assert_eq!(pace.frames_limit_ps(u32::MAX, ANSWER_PS), Some(UNTAKEN_PS));
         assert_eq!(pace.frames_limit_ps(0, ANSWER_PS), Some(UNTAKEN_PS + ANSWER_PS));
         pace.took(u32::MAX, true, 10);
@@ -185,13 +185,13 @@ mod tests {
         pace.took(1, true, 100);
         assert_eq!(pace.talk_limit_ps(100), Some(100 + AHEAD_PS));
         // It has moved less than the own clock: the lead is used up.
-        pace.heard(7_000 + AHEAD_PS / 4, None, 100 + AHEAD_PS);
+        pace.update(7_000 + AHEAD_PS / 4, None, 100 + AHEAD_PS);
         assert_eq!(pace.talk_limit_ps(100 + AHEAD_PS), Some(100 + AHEAD_PS / 4 * 5));
         // It has moved a lot: the lead is a lead.
-        pace.heard(7_000 + 10 * AHEAD_PS, None, 2 * AHEAD_PS);
+        pace.update(7_000 + 10 * AHEAD_PS, None, 2 * AHEAD_PS);
         assert_eq!(pace.talk_limit_ps(2 * AHEAD_PS), Some(3 * AHEAD_PS));
-        // An older word changes nothing.
-        pace.heard(7_000, None, 2 * AHEAD_PS);
+        // An older report changes nothing.
+        pace.update(7_000, None, 2 * AHEAD_PS);
         assert_eq!(pace.talk_limit_ps(2 * AHEAD_PS), Some(3 * AHEAD_PS));
         assert_eq!(pace.talk_limit_ps(100 + TALK_PS), None, "silence holds nobody");
         pace.sent(1, 100 + TALK_PS);
@@ -216,7 +216,7 @@ mod tests {
             };
             go(&mut clocks, &paces, &known);
             assert!(clocks.iter().all(|clock_ps| *clock_ps == UNTAKEN_PS), "nobody goes on: {clocks:?}");
-            // All take at the last moment, and tell.
+            // All take at the last moment, and report.
             for to in 0..machines {
                 back[to].took(1, true, clocks[to]);
             }
@@ -226,7 +226,7 @@ mod tests {
                 let to = (from + 1) % machines;
                 let over = back[to].over(clocks[to], ANSWER_PS);
                 assert_eq!(over, 1, "{machines} machines: {clocks:?}");
-                paces[from].heard(clocks[to], Some(over), clocks[from]);
+                paces[from].update(clocks[to], Some(over), clocks[from]);
                 assert_eq!(paces[from].frames_limit_ps(1, ANSWER_PS), None);
             }
         }

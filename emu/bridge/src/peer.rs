@@ -13,7 +13,7 @@ use crate::process::Process;
 
 /// Frames that wait here before the machine must stand still.
 const WAITING: usize = 64;
-/// Silence after which the other end is asked again, and its process looked at.
+/// Silence after which the other end is asked again, and its process checked.
 const AGAIN: Duration = Duration::from_millis(20);
 /// The same after an answer that did not help.
 const SOON: Duration = Duration::from_millis(2);
@@ -28,10 +28,10 @@ pub struct PeerConfig {
     pub cards: Option<Range<usize>>,
 }
 
-/// This end, as each of the others is told of it.
+/// This end, as it is reported to each of the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Here {
-    /// Tells this start from others; not 0.
+    /// Identifies this start of the process; not 0.
     pub(crate) epoch: u32,
     /// Frames that one peer may send ahead.
     pub(crate) room: u16,
@@ -52,17 +52,17 @@ pub(crate) struct Peer {
     epoch: u32,
     /// Frames that the peer has room for; `None` while nobody seems to be there.
     room: Option<u16>,
-    /// Number of the peer's last frame, and what it was told of that.
+    /// Number of the peer's last frame, and the last that was reported to it.
     received: u32,
-    told: u32,
+    reported: u32,
     /// The peer does not know this end's epoch and room yet.
     unknown: bool,
     pub(crate) waiting: VecDeque<Vec<u8>>,
     pace: Pace,
-    /// The peer's process, if it can be looked at; its number in any case.
+    /// The peer's process, if it can be inspected; its number in any case.
     process: Option<Process>,
     pid: u32,
-    /// The peer waits to be told, at once, and again when the frame of this number is over.
+    /// The peer waits for a report, at once, and again when the frame of this number is over.
     asked: bool,
     owed: Option<u32>,
     /// When it was last asked, and whether it has said anything since.
@@ -120,7 +120,7 @@ impl Peer {
             epoch: 0,
             room: Some(room),
             received: 0,
-            told: 0,
+            reported: 0,
             unknown: false,
             waiting: VecDeque::new(),
             pace: Pace::default(),
@@ -143,15 +143,15 @@ impl Peer {
         self.config.cards.as_ref().is_none_or(|cards| card.is_some_and(|card| cards.contains(&card)))
     }
 
-    /// Whether it has been heard of and not been given up.
+    /// Whether something has been received from it, and it has not been given up.
     fn is_there(&self) -> bool {
         self.epoch != 0 && self.room.is_some()
     }
 
-    /// The header of the next datagram, which tells the peer everything.
+    /// The header of the next datagram, which reports everything to the peer.
     pub(crate) fn header(&mut self, here: Here, frame_bytes: usize) -> Header {
         let over = self.pace.over(here.clock_ps, here.answer_ps);
-        self.told = self.received;
+        self.reported = self.received;
         self.unknown = false;
         self.asked = false;
         self.owed = self.owed.filter(|owed| over.wrapping_sub(*owed).cast_signed() < 0);
@@ -177,15 +177,15 @@ impl Peer {
 
     /// A peer that has filled a quarter of the room may soon wait for it; one that does not know of it has even less;
     /// and one that has asked waits already.
-    pub(crate) fn must_be_told(&mut self, here: Here) -> bool {
+    pub(crate) fn must_report(&mut self, here: Here) -> bool {
         let over = self.pace.over(here.clock_ps, here.answer_ps);
         self.unknown
             || self.asked
             || self.owed.is_some_and(|owed| over.wrapping_sub(owed).cast_signed() >= 0)
-            || self.received.wrapping_sub(self.told) >= u32::from(here.room).div_ceil(4)
+            || self.received.wrapping_sub(self.reported) >= u32::from(here.room).div_ceil(4)
     }
 
-    /// When the peer must be told that its frames are over, in this end's virtual time.
+    /// When it must be reported to the peer that its frames are over, in this end's virtual time.
     pub(crate) fn owed_ps(&self, here: Here) -> Option<u64> {
         self.owed.and_then(|_| self.pace.all_over_ps(here.answer_ps))
     }
@@ -238,8 +238,8 @@ impl Peer {
     }
 
     /// `waited` has passed in which this end was run. A peer that something waits for, and that has said nothing, is
-    /// given up after a while: then the number of frames that it has not told of is counted, and they go out as they
-    /// come until it is heard again.
+    /// given up after a while: then the number of frames that it has not reported as taken is counted, and they go out
+    /// as they come until it sends again.
     pub(crate) fn judge(&mut self, here: Here, waited: Duration, written_off: &mut u64) {
         if !self.holds(here) {
             self.silent = Duration::ZERO;
@@ -248,8 +248,8 @@ impl Peer {
         let before = self.silent;
         self.silent += waited;
         let there = self.is_there();
-        let looks = self.silent.as_nanos() / AGAIN.as_nanos() != before.as_nanos() / AGAIN.as_nanos();
-        let ended = there && looks && self.process.is_some_and(Process::has_ended);
+        let is_check_due = self.silent.as_nanos() / AGAIN.as_nanos() != before.as_nanos() / AGAIN.as_nanos();
+        let ended = there && is_check_due && self.process.is_some_and(Process::has_ended);
         if !ended && self.silent < if there { here.peer_timeout } else { GIVE_UP } {
             return;
         }
@@ -271,7 +271,7 @@ impl Peer {
     }
 
     /// Takes what a datagram of the peer says.
-    pub(crate) fn hear(&mut self, here: Here, header: Header) {
+    pub(crate) fn receive(&mut self, here: Here, header: Header) {
         let with_frame = header.frame_bytes > 0;
         (self.silent, self.answered) = (Duration::ZERO, true);
         let back = self.room.replace(header.room.max(1)).is_none();
@@ -279,7 +279,7 @@ impl Peer {
             // Another process than before: nothing of what was on the way counts any more.
             self.epoch = header.epoch;
             self.received = header.number.wrapping_sub(u32::from(with_frame));
-            self.told = self.received;
+            self.reported = self.received;
             self.taken = self.sent;
             self.pace = Pace::new(header.clock_ps, self.received);
             self.pid = header.process.pid;
@@ -297,7 +297,7 @@ impl Peer {
         if knows && header.received.wrapping_sub(self.taken) <= outstanding {
             self.taken = header.received;
         }
-        self.pace.heard(header.clock_ps, knows.then_some(header.over), here.clock_ps);
+        self.pace.update(header.clock_ps, knows.then_some(header.over), here.clock_ps);
         // Frames before one without are here, or lost.
         if header.number.wrapping_sub(self.received).cast_signed() > 0 {
             self.received = header.number;

@@ -78,7 +78,7 @@ pub(crate) fn wire(bridge: &BridgeTable, peers: Vec<PeerConfig>) -> Result<Wire,
     Ok(wire.map_err(failed)?.with_peer_timeout(peer_timeout))
 }
 
-/// The wire of a machine that nobody is joined to: its socket hears of nobody.
+/// The wire of a machine that nobody is joined to: its socket receives from nobody.
 pub(crate) fn alone() -> io::Result<Wire> {
     Wire::over(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?, Vec::new(), epoch())
 }
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_together_is_named() {
         let peer = |port: u16, first_card, cards| PeerTable { address: format!("127.0.0.1:{port}"), first_card, cards };
-        let told = |peer: Option<&str>, peers: Vec<PeerTable>| {
+        let refusal = |peer: Option<&str>, peers: Vec<PeerTable>| {
             let table = BridgeTable {
                 listen: "127.0.0.1:0".to_owned(),
                 peer: peer.map(str::to_owned),
@@ -140,14 +140,14 @@ mod tests {
             };
             resolve(&table, &(0..1)).unwrap_err().to_string()
         };
-        assert!(told(None, vec![]).contains("neither peer nor peers"));
-        assert!(told(Some("127.0.0.1:1"), vec![peer(2, 1, 1)]).contains("exclude one another"));
-        assert!(told(None, vec![peer(1, 0, 1)]).contains("cards 0 to 0"), "its own");
-        assert!(told(None, vec![peer(1, 1, 3), peer(2, 3, 1)]).contains("127.0.0.1:2 has cards 3 to 3"));
-        assert!(told(None, vec![peer(1, 1, 1), peer(1, 2, 1)]).contains("two peers are at 127.0.0.1:1"));
-        assert!(told(None, vec![peer(1, 1, 0)]).contains("0 cards"));
-        assert!(told(None, vec![peer(1, 65_534, 2)]).contains("the last number is 65534"));
-        assert!(told(None, vec![peer(1, usize::MAX, usize::MAX)]).contains("the last number"));
-        assert!(told(None, vec![PeerTable { address: "x".to_owned(), ..peer(1, 1, 1) }]).contains("bridge.peers"));
+        assert!(refusal(None, vec![]).contains("neither peer nor peers"));
+        assert!(refusal(Some("127.0.0.1:1"), vec![peer(2, 1, 1)]).contains("exclude one another"));
+        assert!(refusal(None, vec![peer(1, 0, 1)]).contains("cards 0 to 0"), "its own");
+        assert!(refusal(None, vec![peer(1, 1, 3), peer(2, 3, 1)]).contains("127.0.0.1:2 has cards 3 to 3"));
+        assert!(refusal(None, vec![peer(1, 1, 1), peer(1, 2, 1)]).contains("two peers are at 127.0.0.1:1"));
+        assert!(refusal(None, vec![peer(1, 1, 0)]).contains("0 cards"));
+        assert!(refusal(None, vec![peer(1, 65_534, 2)]).contains("the last number is 65534"));
+        assert!(refusal(None, vec![peer(1, usize::MAX, usize::MAX)]).contains("the last number"));
+        assert!(refusal(None, vec![PeerTable { address: "x".to_owned(), ..peer(1, 1, 1) }]).contains("bridge.peers"));
     }
 }

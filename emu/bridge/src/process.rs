@@ -10,7 +10,7 @@ pub(crate) struct Process {
 }
 
 /// State and start of a process, as `/proc` has them.
-fn look(pid: u32) -> Option<(char, u64)> {
+fn stat(pid: u32) -> Option<(char, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     parse(&text)
 }
@@ -30,7 +30,7 @@ impl Process {
 
     /// Another one of this computer, as it is now.
     pub(crate) fn of(pid: u32) -> Self {
-        look(pid).map_or_else(Self::default, |(_, started)| Self { pid, started })
+        stat(pid).map_or_else(Self::default, |(_, started)| Self { pid, started })
     }
 
     /// Whether there was one.
@@ -38,14 +38,14 @@ impl Process {
         self.pid != 0
     }
 
-    /// Whether it can be looked at from here: it is on this computer, and this process may see it.
+    /// Whether it can be inspected from here: it is on this computer, and this process may see it.
     pub(crate) fn is_seen(self) -> bool {
-        self.pid != 0 && look(self.pid).is_some_and(|(_, started)| started == self.started)
+        self.pid != 0 && stat(self.pid).is_some_and(|(_, started)| started == self.started)
     }
 
     /// Whether one that was seen has ended.
     pub(crate) fn has_ended(self) -> bool {
-        look(self.pid).is_none_or(|(state, started)| started != self.started || matches!(state, 'Z' | 'X'))
+        stat(self.pid).is_none_or(|(state, started)| started != self.started || matches!(state, 'Z' | 'X'))
     }
 }
 
@@ -68,7 +68,7 @@ mod tests {
         assert!(!Process::default().is_seen());
         let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
         let pid = child.id();
-        let process = Process { pid, started: look(pid).unwrap().1 };
+        let process = Process { pid, started: stat(pid).unwrap().1 };
         assert!(process.is_seen() && !process.has_ended());
         assert!(!Process { started: process.started + 1, ..process }.is_seen(), "another one of that number");
         child.kill().unwrap();

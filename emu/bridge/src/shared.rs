@@ -19,8 +19,8 @@ pub const VARIABLE: &str = "FLEXCAST_MACHINE";
 /// A value that begins so is the text of the file itself.
 pub const INLINE: &str = "toml:";
 
-/// Between two looks of a program that polls while its cards are another process's.
-const BETWEEN_LOOKS: Duration = Duration::from_micros(20);
+/// Between two polls of a program while its cards are another process's.
+const BETWEEN_POLLS: Duration = Duration::from_micros(20);
 
 /// As [`emu_machine::with_world`]; the shared machine is that of the file which [`VARIABLE`] names, or the default one.
 ///
@@ -42,7 +42,7 @@ pub fn with_world<R>(f: impl FnOnce(&mut World) -> R) -> Result<R, MachineError>
 pub fn relax() -> Result<bool, MachineError> {
     if attached()?.is_some() {
         // The cards go on by themselves, and need the processor for it.
-        std::thread::sleep(BETWEEN_LOOKS);
+        std::thread::sleep(BETWEEN_POLLS);
         return Ok(true);
     }
     emu_machine::make_shared_with(from_environment);
@@ -96,7 +96,7 @@ pub fn attached() -> Result<Option<&'static Remote>, MachineError> {
     static ATTACHED: OnceLock<Option<Result<Remote, String>>> = OnceLock::new();
     let attached = ATTACHED.get_or_init(|| {
         let described = described(&from_process);
-        // Another error is told when the machine is made.
+        // Another error is reported when the machine is made.
         let machine = described.ok().filter(|machine| machine.attach.is_some())?;
         Some(attach(&machine).inspect_err(|error| eprintln!("flexcast: {VARIABLE}: {error}")))
     });
@@ -234,9 +234,9 @@ mod tests {
         let error = made(&[(VARIABLE, "toml:cards = 7")]).map(drop).unwrap_err();
         assert!(error.contains('7'), "{error}");
         let bridged = "toml:[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:1\"\n";
-        for (timeout, told) in [("soon", "milliseconds"), ("0", "1 to 3600000")] {
+        for (timeout, expected) in [("soon", "milliseconds"), ("0", "1 to 3600000")] {
             let error = made(&[(VARIABLE, bridged), (PEER_TIMEOUT_VARIABLE, timeout)]).map(drop).unwrap_err();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(shared.world.card_count(), 1);
         let shared = made(&[(VARIABLE, "toml:"), ("PMI_RANK", "1"), ("PMI_SIZE", "2")]).expect("cards of its own");
         assert_eq!(shared.world.card_count(), 2);
-        for (variables, told) in [
+        for (variables, expected) in [
             (&[job][..], "FLEXCAST_RANK and FLEXCAST_SIZE"),
             (&[("PMI_RANK", "1"), ("PMI_SIZE", "2")], "rank 1 of 2, and nothing says how"),
             (&[job, ("PMI_RANK", "4"), ("PMI_SIZE", "4")], "ranks are 0 to 3"),
@@ -255,7 +255,7 @@ mod tests {
             (&[(VARIABLE, "toml:first_card = 3\n[job]"), ("PMI_RANK", "0"), ("PMI_SIZE", "4")], "leave them out"),
         ] {
             let error = made(variables).map(drop).unwrap_err();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

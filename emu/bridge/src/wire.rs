@@ -2,10 +2,10 @@
 //!
 //! A link of cards loses nothing when its receiver is slow, and neither does this: each side says how many frames it
 //! can take and which it has taken, and the other sends no more than that ahead; nor does virtual time run ahead of a
-//! peer that is there (`pace.rs`). Whoever has never heard of a peer believes after [`GIVE_UP`] that there is none, and
-//! sends as into an unplugged cable. One that was there counts as gone when its process has ended, or when it has been
-//! silent for longer than [`Wire::with_peer_timeout`] allows. With several peers that holds for each pair on its own; a
-//! frame goes to the peer that has the card it is for, one for a group goes to all.
+//! peer that is there (`pace.rs`). Whoever has never received from a peer assumes after [`GIVE_UP`] that there is none,
+//! and sends as into an unplugged cable. One that was there counts as gone when its process has ended, or when it has
+//! been silent for longer than [`Wire::with_peer_timeout`] allows. With several peers that holds for each pair on its
+//! own; a frame goes to the peer that has the card it is for, one for a group goes to all.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,7 +32,7 @@ const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 const BUFFERED_FRAME_BYTES: usize = 12 << 10;
 /// Frames that may be on their way from one peer at most.
 const MOST_ROOM: usize = 256;
-/// The same before anything has been heard of the other end, for all peers together and for one.
+/// The same before anything has been received from the other end, for all peers together and for one.
 const FIRST_ROOM: usize = 32;
 const LEAST_ROOM: usize = 4;
 /// A longer time between two turns was spent elsewhere: it says nothing of peers.
@@ -55,7 +55,7 @@ pub struct WireCounters {
     pub foreign: u64,
     /// Packets that cannot be written as a frame, or that the system would not send.
     pub unsent: u64,
-    /// Frames that a peer has not told of in time, or before its process ended.
+    /// Frames that a peer has not reported as taken in time, or before its process ended.
     pub written_off: u64,
     /// Frames for a card that no peer has.
     pub unrouted: u64,
@@ -75,8 +75,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Binds `listen` and talks to `peer`, which need not be there yet. `epoch` tells this start from others and is
-    /// not 0.
+    /// Binds `listen` and talks to `peer`, which need not be there yet. `epoch` identifies this start of the process
+    /// and is not 0.
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -144,12 +144,13 @@ impl Wire {
         peer::all_over_ps(&self.peers, self.here)
     }
 
-    /// When a peer that has asked must be told, in virtual time.
+    /// When a peer that has asked must get its report, in virtual time.
     pub(crate) fn owed_ps(&self) -> Option<u64> {
         self.peers.iter().filter_map(|peer| peer.owed_ps(self.here)).min()
     }
 
-    /// Tells peers what they wait for, asks those that this end soon waits for, and gives up those that say nothing.
+    /// Reports to peers what they wait for, asks those that this end soon waits for, and gives up those that say
+    /// nothing.
     pub(crate) fn keep_pace(&mut self, now: Instant) {
         let first = self.judged.is_none();
         let waited = now.saturating_duration_since(self.judged.replace(now).unwrap_or(now)).min(LONGEST_TURN);
@@ -158,12 +159,12 @@ impl Wire {
             peer.judge(*here, waited, &mut counters.written_off);
             let header = if first || peer.should_be_asked(*here, now) {
                 peer.question(*here, now)
-            } else if peer.must_be_told(*here) {
+            } else if peer.must_report(*here) {
                 peer.header(*here, 0)
             } else {
                 continue;
             };
-            // Lost, it is told again with the next frames, and asked for again.
+            // Lost, it is reported again with the next frames, and asked for again.
             let _ = socket.send_to(&header.bytes(), peer.config.address);
         }
     }
@@ -240,7 +241,7 @@ impl Wire {
         }
     }
 
-    /// Takes up to `most` datagrams, gives the packets in them to `arrive`, and tells the peers. Says how many
+    /// Takes up to `most` datagrams, gives the packets in them to `arrive`, and reports to the peers. Says how many
     /// datagrams.
     pub fn receive(&mut self, most: usize, mut arrive: impl FnMut(Packet)) -> usize {
         let mut datagrams = 0;
@@ -259,8 +260,8 @@ impl Wire {
         self.buffer = buffer;
         let Self { socket, peers, here, .. } = self;
         for peer in peers {
-            if peer.must_be_told(*here) {
-                // Lost, it is told again with the next frames, and asked for again.
+            if peer.must_report(*here) {
+                // Lost, it is reported again with the next frames, and asked for again.
                 let _ = socket.send_to(&peer.header(*here, 0).bytes(), peer.config.address);
             }
         }
@@ -276,7 +277,7 @@ impl Wire {
             self.counters.strange += 1;
             return;
         };
-        self.peers[index].hear(self.here, header);
+        self.peers[index].receive(self.here, header);
         if frame.is_empty() {
             return;
         }

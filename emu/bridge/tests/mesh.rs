@@ -89,8 +89,8 @@ impl Mesh {
     fn run(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
         let begun = Instant::now();
         while !done(self) {
-            let told = || self.sides.iter().map(Side::counters).collect::<Vec<_>>();
-            assert!(begun.elapsed() < BOUND, "{:?}", told());
+            let counters = || self.sides.iter().map(Side::counters).collect::<Vec<_>>();
+            assert!(begun.elapsed() < BOUND, "{:?}", counters());
             for side in &mut self.sides {
                 side.bridge.poll(&mut side.world);
             }

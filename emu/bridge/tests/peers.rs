@@ -157,7 +157,7 @@ fn damaged_frames_are_counted_and_the_card_does_not_see_them() {
         count += 1;
         let mut datagram = datagram.to_vec();
         if count.is_multiple_of(20) && datagram.len() > HEADER_BYTES + 100 {
-            // Behind the headers, where only the check sequence can tell.
+            // Behind the headers, where only the check sequence can show it.
             let at = HEADER_BYTES + 90 + count % (datagram.len() - HEADER_BYTES - 90);
             datagram[at] ^= 1 << (count % 8);
             damaged += 1;
@@ -330,7 +330,7 @@ fn virtual_time_follows_the_wall_clock_and_never_overtakes_it() {
         last_ps = now_ps;
     }
     assert!(last_ps > 1_000_000, "it moves: {last_ps} ps");
-    // Nobody looked for a long time: that time is not made up for.
+    // Nobody polled for a long time: that time is not made up for.
     std::thread::sleep(Duration::from_millis(120));
     side.poll();
     assert!(u128::from(side.world.now_ps()) < before.elapsed().as_nanos() * 1_000 - 30_000_000_000);

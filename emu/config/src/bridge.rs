@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// `[bridge]`: addresses as `HOST:PORT`, and either one `peer` or a list of `peers`.
 ///
-/// With several peers all machines form one network: each has cards of its own numbers, and each is told of all the
-/// others, where they are and which cards they have.
+/// With several peers all machines form one network: each has cards of its own numbers, and each knows of all the
+/// others where they are and which cards they have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeTable {

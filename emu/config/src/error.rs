@@ -147,7 +147,7 @@ pub enum ConfigError {
     /// A machine of a process without a rank.
     #[error(
         "[job] is of a process that a launcher has started, or flexcast emu exec with --rank and --of: FLEXCAST_RANK \
-         and FLEXCAST_SIZE, or the variables of torchrun, mpirun, mpiexec or srun, have to tell its rank; a run that \
+         and FLEXCAST_SIZE, or the variables of torchrun, mpirun, mpiexec or srun, have to give its rank; a run that \
          has all its cards in one process leaves [job] out"
     )]
     NotPlaced,
@@ -191,7 +191,7 @@ pub enum ConfigError {
     },
     /// Observers see one process.
     #[error(
-        "detect_races and weak memory look at the accesses of one process: leave them out with [share], or let one \
+        "detect_races and weak memory observe the accesses of one process: leave them out with [share], or let one \
          process have all cards"
     )]
     SharedWatched,

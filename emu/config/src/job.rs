@@ -13,7 +13,7 @@ const FIRST_PORT: u16 = 7471;
 const MOST_CARDS: usize = 65_535;
 
 /// `[job]`: each process of a job on this computer has a machine like this one, and all of them form one network.
-/// Numbers of cards and addresses follow from the process's rank, which its launcher tells.
+/// Numbers of cards and addresses follow from the process's rank, which its launcher gives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobTable {
@@ -44,7 +44,7 @@ impl Machine {
     /// it is without `[job]`.
     ///
     /// # Errors
-    /// No such rank, more ports or cards than there are, or `[job]` beside what follows from it.
+    /// No such rank, more ports or cards than there are, or `[job]` together with what follows from it.
     pub fn placed(&self, rank: usize, of: usize) -> Result<Self, ConfigError> {
         let Some(job) = &self.job else { return Ok(self.clone()) };
         if rank >= of {
@@ -109,14 +109,14 @@ mod tests {
 
     #[test]
     fn places_that_cannot_be_are_reported() {
-        let told = |text: &str, rank, of| parsed(text).placed(rank, of).unwrap_err().to_string();
-        assert!(told("[job]", 4, 4).contains("ranks are 0 to 3"));
-        assert!(told("[job]", 0, 0).contains("rank 0 of 0"));
-        assert!(told("[job]\nfirst_port = 65535", 0, 2).contains("port 65536"));
-        assert!(told("cards = 0\n[job]", 0, 2).contains("at least one"));
-        assert!(told("cards = 40000\n[job]", 0, 2).contains("65535 cards together"));
-        assert!(told("first_card = 1\n[job]", 0, 2).contains("leave them out"));
-        assert!(told("[job]\n[share]\nsocket = \"s\"", 0, 2).contains("leave them out"));
+        let refusal = |text: &str, rank, of| parsed(text).placed(rank, of).unwrap_err().to_string();
+        assert!(refusal("[job]", 4, 4).contains("ranks are 0 to 3"));
+        assert!(refusal("[job]", 0, 0).contains("rank 0 of 0"));
+        assert!(refusal("[job]\nfirst_port = 65535", 0, 2).contains("port 65536"));
+        assert!(refusal("cards = 0\n[job]", 0, 2).contains("at least one"));
+        assert!(refusal("cards = 40000\n[job]", 0, 2).contains("65535 cards together"));
+        assert!(refusal("first_card = 1\n[job]", 0, 2).contains("leave them out"));
+        assert!(refusal("[job]\n[share]\nsocket = \"s\"", 0, 2).contains("leave them out"));
         let unplaced = parsed("[job]").config().unwrap_err().to_string();
         assert!(unplaced.contains("[job]") && unplaced.contains("flexcast emu exec"), "{unplaced}");
         assert!(parsed("[job]").config_of(4).is_err());

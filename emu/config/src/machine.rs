@@ -28,7 +28,7 @@ pub(crate) const MOST_COMMAND_PS: u64 = 1_000_000_000_000;
 /// driven_from = "host"        # or "arm": the program runs on the card's Arm cores, and windows reach their memory
 /// arm_functions = false       # true: each card has a second function, that of its Arm cores, which programs open as mlx5_N_arm
 /// command_ps = 0              # virtual time of a control operation of verbs or DevX; not with [bridge]
-/// detect_races = false        # true: tells races of cards, firmware and program for memory on stderr when they are found
+/// detect_races = false        # true: reports races of cards, firmware and program for memory on stderr when found
 /// seed = 1                    # of losses, of weak memory, and of a fault script that has none
 /// loss_ppm = 0                # frames lost on their way to each card, per million, whatever joins the cards
 ///
@@ -91,7 +91,7 @@ pub struct Machine {
     /// Frames lost on their way to each card, parts per million, whatever joins the cards. Default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_ppm: Option<u32>,
-    /// Whether to look for races for memory: [`Config::detect_races`]. Default no.
+    /// Whether to detect races for memory: [`Config::detect_races`]. Default no.
     pub detect_races: bool,
     /// Whether UC queue pairs take part in multicast, which no card offers: [`Config::uc_multicast`]. Default no.
     pub uc_multicast: bool,

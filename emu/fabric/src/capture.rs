@@ -25,7 +25,7 @@ const INBOUND: u32 = 1;
 /// `epb_flags`, bits 1:0: the frame left through the interface.
 const OUTBOUND: u32 = 2;
 
-/// A frame that can tell its bytes.
+/// A frame that can be written as bytes.
 pub trait CaptureFrame: Frame {
     /// Why a frame has no bytes.
     type Error: std::error::Error;
@@ -169,7 +169,7 @@ impl<W: Write> fmt::Debug for CaptureWriter<W> {
 /// exactly as the link inside would: nothing that happens to the capture changes what arrives, or when.
 ///
 /// The time of a frame is the one at which its first bit is ready at its port, the time `transmit` is given. A frame
-/// that the link inside lost, which its counters tell, is written too, with a comment such as `lost: 1 of 1 copies`
+/// that the link inside lost, which its counters show, is written too, with a comment such as `lost: 1 of 1 copies`
 /// (`frame.comment contains "lost"` in an analyser).
 pub struct Captured<L, W: Write> {
     inner: L,
@@ -265,7 +265,7 @@ impl<L, W: Write> Captured<L, W> {
         }
     }
 
-    /// Captures a frame that arrives at a port, which the link or fabric inside does not tell by itself: the caller
+    /// Captures a frame that arrives at a port, which the link or fabric inside does not report by itself: the caller
     /// knows when its time has come.
     pub fn arrival<F: CaptureFrame>(&mut self, at_ps: u64, port: usize, frame: &F) {
         if self.take_bytes(frame)

@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-/// Priorities that ports tell apart.
+/// Priorities that ports distinguish.
 pub const PRIORITIES: usize = 8;
 
 /// Frames that ended before their destination, by cause.

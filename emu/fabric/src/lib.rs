@@ -82,8 +82,8 @@ pub trait NetworkFrame: Frame + Clone {
     /// Bytes of user data in it, for [`PortCounters::tx_payload_bytes`] and its kin.
     fn payload_bytes(&self) -> u64;
 
-    /// Its priority, 0 to 7, by which [`PortCounters`] tell payload bytes apart; higher bits are ignored. Whether it
-    /// also has a queue of its own is a matter of [`Priorities`]. The default is 0.
+    /// Its priority, 0 to 7, by which [`PortCounters`] count payload bytes separately; higher bits are ignored. Whether
+    /// it also has a queue of its own is a matter of [`Priorities`]. The default is 0.
     fn priority(&self) -> u8 {
         0
     }

@@ -42,7 +42,7 @@ fn run(topology: &Topology, sends: &[Send]) -> Driver {
     driver
 }
 
-/// Arrivals in an order that does not depend on who of one instant was told first.
+/// Arrivals in an order that does not depend on which host of one instant was notified first.
 fn arrivals(driver: &Driver) -> Vec<(u64, usize, u64)> {
     let mut arrivals: Vec<_> = driver.arrivals.iter().map(|a: &Arrival| (a.frame.id, a.host, a.at_ps)).collect();
     arrivals.sort_unstable();
@@ -88,7 +88,7 @@ fn control_with_a_bound_leaves_the_rest_to_data() {
     let both: Vec<Send> = data.iter().copied().chain(messages).collect();
     let both_ps = last(&both);
     assert!(both_ps > alone_ps, "the messages do take their part");
-    assert!(both_ps * 100 < alone_ps * 106, "{both_ps} ps for data beside a twentieth of messages, {alone_ps} alone");
+    assert!(both_ps * 100 < alone_ps * 106, "{both_ps} ps for data with a twentieth of messages, {alone_ps} alone");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn full_buffers_of_data_hold_no_message_back() {
 }
 
 /// A frame from a slow link has not come far enough for a faster one, while credit for those before it is back: no
-/// reason to look for credit again at once, and again.
+/// reason to check for credit again at once, and again.
 #[test]
 fn credit_that_is_back_is_not_waited_for() {
     let mut builder = TopologyBuilder::new("two");
@@ -149,7 +149,7 @@ fn credit_that_is_back_is_not_waited_for() {
             built.clone().with_switching(SwitchConfig { buffer_bytes: 16 << 10, ..with(priorities) }).unwrap();
         let driver = run(&topology, &sends);
         assert_eq!(driver.arrivals.len(), sends.len(), "lossless");
-        assert!(driver.timers < 20 * sends.len() as u64, "{} looks", driver.timers);
+        assert!(driver.timers < 20 * sends.len() as u64, "{} timers", driver.timers);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Full ports: when a host is told to rest, and when to go on.
+//! Full ports: when a host has to stop, and when it may go on.
 
 #![allow(missing_docs)]
 
@@ -11,7 +11,7 @@ use emu_fabric::{
 
 const FRAME: u64 = 4000;
 
-/// A host that always has something to send, and stops when it is told to.
+/// A host that always has something to send, and stops when the network reports its port full.
 struct Eager {
     network: Network<Note>,
     fx: FabricEffects<Note>,
@@ -129,7 +129,7 @@ fn a_paused_link_stops_the_host_with_and_without_credits() {
 }
 
 #[test]
-fn a_host_that_does_not_hurry_is_never_told() {
+fn a_host_that_does_not_hurry_is_never_stopped() {
     let mut eager = Eager::new(Network::new(&switch(FlowControl::Lossless)));
     for n in 0..1000 {
         let note = Note::new(n, 0, Destination::Host(2), FRAME - HEADERS);

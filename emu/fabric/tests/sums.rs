@@ -100,7 +100,7 @@ fn a_sum_crosses_every_edge_of_the_tree_once_on_188_hosts() {
 }
 
 #[test]
-fn sums_side_by_side_are_kept_apart_and_may_be_reused() {
+fn concurrent_sums_stay_separate_and_may_be_reused() {
     let topology = Topology::named("switch-4").unwrap();
     let mut network = joined(&topology, 0..4);
     let mut sends = Vec::new();

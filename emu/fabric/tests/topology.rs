@@ -126,8 +126,8 @@ fn what_is_wrong_is_named() {
     assert!(with("[[switch]]\nname = \"s t\"\nports = 5").starts_with("\"s t\" is no name"));
     assert!(with(&link("a", "b:x")).contains("ends at \"b:x\""));
     assert!(with("[fat_tree]\nlevels = 2\nradix = 4\nhosts = 4").starts_with("a topology is a preset, a fat_tree, or"));
-    let apart = "[[switch]]\nname = \"s\"\nports = 2\n[[switch]]\nname = \"t\"\nports = 2\n";
-    assert!(with(&format!("{apart}{}{}", link("a", "s"), link("b", "t"))).starts_with("no way leads from host \"a\""));
+    let split = "[[switch]]\nname = \"s\"\nports = 2\n[[switch]]\nname = \"t\"\nports = 2\n";
+    assert!(with(&format!("{split}{}{}", link("a", "s"), link("b", "t"))).starts_with("no way leads from host \"a\""));
 
     assert!(refused("").starts_with("the topology has no hosts"));
     assert!(refused("nonsense = 1").contains("unknown field `nonsense`"));

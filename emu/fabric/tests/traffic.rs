@@ -59,9 +59,9 @@ fn a_multicast_crosses_every_edge_of_its_tree_once_on_188_hosts() {
     }
 }
 
-/// Whatever else crosses the network, in another priority: the bytes of each are counted apart, on every port.
+/// Whatever else crosses the network, in another priority: the bytes of each are counted separately, on every port.
 #[test]
-fn priorities_are_counted_apart() {
+fn priorities_are_counted_separately() {
     let topology = Topology::named("fat-tree-188").unwrap();
     let mut driver = driver(&topology);
     driver.send(0, Note::new(0, 17, Destination::Group(GROUP), N));

@@ -1,4 +1,4 @@
-//! Instructions per second of wall time: this hart with a latency table by region, beside ckb-vm 0.24 on the same code.
+//! Instructions per second of wall time: this hart with a latency table by region, and ckb-vm 0.24 on the same code.
 //!
 //! `cargo bench -p emu-hart --bench speed -- [--json] [--quick]`. Each figure is the best of several runs, for the
 //! disturbances of a shared machine only ever slow a run down.

@@ -159,7 +159,7 @@ pub enum BareError {
         len: u64,
     },
     /// Two segments share addresses.
-    #[error("the segments at {first:#x} and {second:#x} overlap; link them apart")]
+    #[error("the segments at {first:#x} and {second:#x} overlap; link them to separate addresses")]
     SegmentsOverlap {
         /// Address of the lower segment.
         first: u64,
@@ -201,7 +201,7 @@ pub enum BareError {
         len: u64,
     },
     /// No gap of the address space is large enough for the stack.
-    #[error("the stack of {bytes} bytes fits nowhere beside the segments; lower its size")]
+    #[error("the stack of {bytes} bytes fits in no gap between the segments; lower its size")]
     NoRoomForStack {
         /// Size of the stack.
         bytes: u64,

@@ -181,7 +181,7 @@ pub trait Bus {
     fn store(&mut self, addr: u64, width: Width, value: u64, cycles: &mut u64) -> Result<(), Fault>;
 
     /// A load that a burst meets before the load's issue. `Some` is the zero-extended value and executes it: the bus
-    /// must then be able to take back all that the burst executes from here on, for which it is told the hart's state.
+    /// must then be able to take back all that the burst executes from here on, for which it is given the hart's state.
     /// `None`, also for a load that would fault, ends the burst before it.
     #[inline(always)]
     fn load_ahead(&mut self, _addr: u64, _width: Width, _before: &Before<'_>) -> Option<u64> {

@@ -24,7 +24,7 @@ impl Place {
 }
 
 /// The operation of an instruction on a hart with these extensions. Of an instruction of two bytes the upper half of
-/// `bits` is not looked at.
+/// `bits` is not read.
 pub(crate) fn decode(bits: u32, place: Place, isa: Isa) -> Op {
     let instruction = Instruction::new(0, bits);
     // What privileged and custom instructions do is the bus's affair.
@@ -76,7 +76,7 @@ fn special(op: Op, instruction: &Instruction, place: Place) -> Op {
     }
 }
 
-/// The field that tells branches and widths apart.
+/// The field that distinguishes branches and widths.
 const fn funct3(word: u32) -> u32 {
     word >> 12 & 7
 }

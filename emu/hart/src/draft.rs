@@ -2,8 +2,8 @@
 //! has them and the vendor's compiler may emit them; rustc never does. What became part of Zbb (`rev8`, `orc.b`,
 //! `zext.h`, rotations, logic with negation) is decoded with the rest.
 //!
-//! They are rare, so all of them share one kind of operation and are told apart when they are executed: its `imm` holds
-//! the mnemonic's number in bits 7:0 and the shift amount behind it.
+//! They are rare, so all of them share one kind of operation and are distinguished when they are executed: its `imm`
+//! holds the mnemonic's number in bits 7:0 and the shift amount behind it.
 
 use flexcast_isa::{Instruction, Mnemonic};
 

@@ -49,8 +49,8 @@ impl Hart {
     }
 
     /// Executes one instruction as [`Hart::step`] does, and then up to `most_ahead` (not more than [`RunAhead::MOST`])
-    /// that follow it ahead of their issue: those that touch registers and the program counter only, so that nobody can
-    /// tell when they are executed, and loads and stores that the bus takes ([`Bus::load_ahead`],
+    /// that follow it ahead of their issue: those that touch registers and the program counter only, so that nothing
+    /// shows when they are executed, and loads and stores that the bus takes ([`Bus::load_ahead`],
     /// [`Bus::store_ahead`]). It ends before any other instruction, and before one in another block of `block_bytes` (a
     /// power of two, at least 2) of code unless the bus lets it enter ([`Bus::enter_ahead`]). The caller issues them
     /// afterwards, one by one, as if each were executed only then. Returns what became of the first, and what followed;
@@ -70,7 +70,7 @@ impl Hart {
         crate::exec::burst(self, text, bus, most_ahead, block_bytes)
     }
 
-    /// Executes `count` instructions of a burst again, from the state that the bus was told
+    /// Executes `count` instructions of a burst again, from the state that the bus was given
     /// ([`Before`](crate::Before)); all accesses go to [`Bus::load_ahead`] and [`Bus::store_ahead`], which must answer
     /// as they did. Returns how many have been executed: `count`, if the bus did.
     pub fn replay<B: Bus>(&mut self, text: &mut Text, bus: &mut B, count: u32) -> u32 {
@@ -95,8 +95,8 @@ impl Hart {
         self.reservation = None;
     }
 
-    /// The address and length of the bytes that this hart has reserved, so that a machine with many harts can tell
-    /// cheaply whom a store concerns.
+    /// The address and length of the bytes that this hart has reserved, so that a machine with many harts can check
+    /// cheaply which of them a store concerns.
     #[must_use]
     #[inline]
     pub fn reservation(&self) -> Option<(u64, u64)> {
@@ -159,7 +159,7 @@ pub enum Step {
     Stopped(Stop),
 }
 
-/// Instructions by what executing them costs, apart from accesses, which the bus sees.
+/// Instructions by what executing them costs, except accesses, which the bus sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// A multiplication.

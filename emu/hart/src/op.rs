@@ -15,7 +15,7 @@ pub(crate) enum Effect {
 /// When an operation may be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
-    /// At its issue: it has a cost of its own, or somebody else can tell.
+    /// At its issue: it has a cost of its own, or others see when it is executed.
     AtIssue,
     /// Ahead of it: it is plain, which is to touch registers and the program counter only and to cost what any
     /// instruction does, or an access that the bus can take back. See [`crate::Hart::burst`].
@@ -23,7 +23,7 @@ enum When {
 }
 
 /// Declares [`Kind`], with what is to be known of each kind at its definition: effect, when, and which instructions are
-/// decoded to it (before those that have a shorter form are told apart).
+/// decoded to it (before those that have a shorter form are distinguished).
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident: $effect:ident $when:ident $(= $($mnemonic:ident)|+)?;)*) => {
         /// What to do. Names follow the mnemonics; `C…` is the two-byte form of the same.
@@ -240,7 +240,7 @@ kinds! {
 
 impl Kind {
     /// The first of those that may be executed ahead of their issue. All that follow it are such, so that the
-    /// interpreter tells them by one comparison.
+    /// interpreter recognises them by one comparison.
     pub(crate) const FIRST_AHEAD: Kind = {
         let mut first = 0;
         while matches!(Kind::ALL[first].when(), When::AtIssue) {

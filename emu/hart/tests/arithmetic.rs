@@ -166,7 +166,7 @@ fn rotations() {
 }
 
 proptest! {
-    // Failures are printed with their input; a file of them would have no place beside integration tests.
+    // Failures are printed with their input; a file of them would have no place among integration tests.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Single-bit instructions, register and immediate form, against their definition.

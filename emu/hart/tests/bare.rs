@@ -170,7 +170,7 @@ fn trapping(body: &[u32]) -> Report {
     code.push(jal(ZERO, 4 + 4 * handler.len() as i32));
     code.extend(handler);
     code.extend_from_slice(body);
-    // The handler catches the exit call too, so the end is told to tohost.
+    // The handler catches the exit call too, so the end is written to tohost.
     code.extend(here(A1, 0));
     let at = 4 * (code.len() as i32 - 2);
     code.extend([lui(A2, 1), add(A1, A1, A2), addi(A0, ZERO, 1), sd(A0, A1, -at)]);
@@ -275,7 +275,7 @@ fn instructions_of_other_extensions_trap_and_those_of_the_set_do_not() {
         assert_eq!(outcome(Isa::ALL), Outcome::Exit(7));
         let illegal = Outcome::Fault { pc: BASE, fault: Fault::illegal_instruction(insn) };
         assert_eq!(outcome(Isa::ALL.without(extension)), illegal);
-        // Without being told, the hart is the emulated DPA's.
+        // By default the hart is the emulated DPA's.
         let of_dpa = if extension == Extension::Zba { illegal } else { Outcome::Exit(7) };
         assert_eq!(run(&code).report.outcome, of_dpa);
     }

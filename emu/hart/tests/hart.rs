@@ -414,7 +414,7 @@ fn code_changed_from_outside_is_seen_after_fence_i_or_invalidation() {
     fixture.bus.memory[CODE as usize..CODE as usize + 4].copy_from_slice(&patch);
     fixture.hart.pc = CODE;
     assert_eq!(fixture.go(), Stop::Ecall);
-    assert_eq!(fixture.hart.x[10], 2, "the text is a cache: nothing has told it yet");
+    assert_eq!(fixture.hart.x[10], 2, "the text is a cache: nothing has invalidated it yet");
     fixture.hart.pc = CODE + 8;
     assert_eq!(fixture.go(), Stop::Ecall);
     assert_eq!(fixture.hart.x[10], 102);
@@ -465,7 +465,7 @@ fn busy_loop() -> Vec<u32> {
 }
 
 proptest! {
-    // Failures are printed with their input; a file of them would have no place beside integration tests.
+    // Failures are printed with their input; a file of them would have no place among integration tests.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     /// However a run is cut into pieces, the hart goes through the same states: cycles, counters and registers

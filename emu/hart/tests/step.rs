@@ -38,7 +38,7 @@ fn classes_and_accesses_are_reported() {
 }
 
 #[test]
-fn a_doorbell_retires_and_the_bus_tells() {
+fn a_doorbell_retires_and_the_bus_reports_it() {
     let mut fixture = Fixture::new(&[s(3, A0, A1, 0), ECALL]);
     fixture.hart.x[10] = DOORBELL;
     assert_eq!(fixture.hart.step(&mut fixture.text, &mut fixture.bus), Step::Retired(Class::Other));
@@ -76,7 +76,7 @@ fn word() -> impl Strategy<Value = u32> {
     ]
 }
 
-/// Takes accesses ahead as it is told, one bit for each, and can be asked for them again.
+/// Takes accesses ahead as configured, one bit for each, and can be asked for them again.
 struct Leading<'a> {
     bus: &'a mut TestBus,
     takes: u64,
@@ -188,7 +188,7 @@ fn check_accesses_ahead(words: &[u32], near: &[u64], takes: &[u64], kept: u32) -
         let mut accesses = Vec::new();
         for _ in 0..ahead.count {
             let opcode = stepped.bus.memory[stepped.hart.pc as usize] & 0x7f;
-            // Compressed ones are not told apart here.
+            // Compressed ones are not distinguished here.
             if opcode & 3 == 3 {
                 let expected = match opcode {
                     0x03 => RunAhead::LOAD,

@@ -30,7 +30,8 @@ impl Object for Cq {
 fn target(process: &Process, attr: &flexio_cq_attr) -> Result<Option<Arc<Thread>>> {
     match u32::from(attr.element_type) {
         FLEXIO_CQ_ELEMENT_TYPE_DPA_THREAD => {
-            // SAFETY: a queue of this type has this member of the union; as a handle it is looked up, not followed.
+            // SAFETY: a queue of this type has this member of the union; as a handle it is searched for, not
+            // dereferenced.
             let thread = handle::get::<Thread>(unsafe { attr.__bindgen_anon_1.thread })?;
             if (thread.card, thread.process) != (process.card, process.id) {
                 return Err(failed("the thread belongs to another process"));

@@ -14,8 +14,8 @@ mod app;
 mod call;
 mod clock;
 mod cq;
-mod look;
 mod mkey;
+mod observe;
 mod process;
 mod qp;
 mod status;
@@ -32,8 +32,8 @@ use flexio_sys::FlexioApi;
 #[must_use]
 pub fn api() -> FlexioApi {
     use {
-        app::*, call::*, cq::*, look::*, mkey::*, process::*, qp::*, status::*, stream::*, thread::*, unsupported::*,
-        window::*,
+        app::*, call::*, cq::*, mkey::*, observe::*, process::*, qp::*, status::*, stream::*, thread::*,
+        unsupported::*, window::*,
     };
     emu_libibverbs::log::leave_to_host();
     FlexioApi {

@@ -16,7 +16,7 @@ use flexio_sys::*;
 use verbs_sys::{ibv_context, ibv_pd};
 
 use crate::app::App;
-use crate::look;
+use crate::observe;
 use crate::status::{Result, failed, input, out, pointer, status, value};
 use crate::stream::Sink;
 use crate::window::Uar;
@@ -186,7 +186,7 @@ pub(crate) unsafe extern "C" fn flexio_process_create(
                 "the protection domain is on another card than the device context, or of another function",
             ));
         }
-        look::attach()?;
+        observe::attach()?;
         let created = world(|world| {
             let id = world.create_process(card, app.elf())?;
             world.card(card)?.process_mut(id)?.label = app.label();
@@ -239,7 +239,7 @@ pub(crate) unsafe extern "C" fn flexio_process_destroy(process: *mut flexio_proc
             return Err(failed(format!("objects of the process's domain still exist ({users}): destroy them first")));
         }
         object.after_progress()?;
-        look::before_destroy()?;
+        observe::before_destroy()?;
         world(|world| world.destroy_process(object.card, object.id))?;
         handle::retire::<Process>(process)?;
         handle::retire::<Uar>(object.uar.c_address())?;
@@ -332,7 +332,7 @@ pub(crate) unsafe extern "C" fn flexio_crash_data(
     status("flexio_crash_data", || {
         let process = handle::get::<Process>(process)?;
         // SAFETY: null, or a terminated string as the interface asks.
-        let name = unsafe { look::base_name(outfile) }?;
+        let name = unsafe { observe::base_name(outfile) }?;
         let record = world(|world| {
             let process = world.card(process.card)?.process(process.id)?;
             Ok::<_, emu_machine::MachineError>(process.crash().map(ToString::to_string))

@@ -159,7 +159,7 @@ unsafe fn modification(attr: &flexio_qp_attr) -> Result<QpModify> {
     Ok(modify)
 }
 
-/// The mask of optional attributes is not looked at: attributes of a transition are always taken.
+/// The mask of optional attributes is not read: attributes of a transition are always taken.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn flexio_qp_modify(
     qp: *mut flexio_qp,

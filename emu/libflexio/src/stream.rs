@@ -1,8 +1,8 @@
 //! Message streams: what the firmware prints.
 //!
-//! The vendor's library prints from a thread of its own every millisecond. Here nothing happens beside the caller's own
-//! calls, so messages are printed by [`flexio_msg_stream_flush`], RPCs, error queries and the destruction of streams
-//! and processes, in the order in which they were sent.
+//! The vendor's library prints from a thread of its own every millisecond. Here nothing happens outside the caller's
+//! own calls, so messages are printed by [`flexio_msg_stream_flush`], RPCs, error queries and the destruction of
+//! streams and processes, in the order in which they were sent.
 
 use core::ffi::{CStr, c_int};
 use std::sync::Arc;

@@ -269,7 +269,7 @@ fn the_heap_ends_where_its_figures_say() {
     }
 }
 
-/// A program that polls its memory calls nothing that could tell it; the descriptor does.
+/// A program that polls its memory calls nothing that could report the death; the descriptor does.
 #[test]
 fn a_death_is_signalled_without_a_call_of_flexio() {
     let mut slow = vec![addi(A3, A3, 1); 400];

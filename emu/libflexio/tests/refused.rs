@@ -1,5 +1,5 @@
 //! Every call for what an emulated card does not have answers an error, whatever it is given. docs/coverage.toml names
-//! this file for each of them, and `cargo xtask coverage` looks for the call here.
+//! this file for each of them, and `cargo xtask coverage` searches for the call here.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
 
 use std::ptr::{null, null_mut};

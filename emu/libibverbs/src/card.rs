@@ -51,7 +51,7 @@ pub(crate) fn done(id: FunctionId, request: Request) -> Result<()> {
 pub(crate) fn ring(id: FunctionId, qpn: u32, counter: u16, pushed: bool, store: impl FnOnce()) -> Result<()> {
     if let Some(link) = emu_bridge::attached()? {
         store();
-        return remote::tell(link, id, Request::Ring { qpn, counter, pushed });
+        return remote::send(link, id, Request::Ring { qpn, counter, pushed });
     }
     Ok(with_world(|world| {
         store();
@@ -67,11 +67,11 @@ pub(crate) fn arm(id: FunctionId, cqn: u32, index: u32, solicited_only: bool) ->
     let request = Request::Arm { cqn, index, solicited_only };
     match emu_bridge::attached()? {
         None => done(id, request),
-        Some(link) => remote::tell(link, id, request),
+        Some(link) => remote::send(link, id, request),
     }
 }
 
-/// Stores a receive counter, at which the card looks by itself.
+/// Stores a receive counter, which the card reads by itself.
 ///
 /// # Errors
 /// There is no machine.
@@ -86,11 +86,11 @@ pub(crate) fn store_receives(id: FunctionId, record: u64, store: impl FnOnce()) 
     })?)
 }
 
-/// Looks at, or stores to, memory that the card has too.
+/// Loads from, or stores to, memory that the card accesses as well.
 ///
 /// # Errors
 /// There is no machine.
-pub(crate) fn beside<R>(f: impl FnOnce() -> R) -> Result<R> {
+pub(crate) fn access_shared<R>(f: impl FnOnce() -> R) -> Result<R> {
     if is_elsewhere()? {
         return Ok(remote::publish(f));
     }

@@ -25,8 +25,8 @@ use crate::mailbox::Mailbox;
 /// without receives can be asked for ever, and then there is always something left to do.
 const BLOCKING_BOUND_PS: u64 = 120_000_000_000_000;
 
-/// Between two looks, in milliseconds, whether another process that has the card is there still.
-const BETWEEN_LOOKS_MS: i32 = 100;
+/// Milliseconds between two checks whether another process that has the card is there still.
+const BETWEEN_CHECKS_MS: i32 = 100;
 
 pub(crate) struct Channel {
     public: CStruct<ibv_comp_channel>,
@@ -144,12 +144,12 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 ) -> c_int {
     number("ibv_get_cq_event", || {
         let channel = handle::get::<Channel>(channel)?;
-        // Before an event is taken that nobody would be told of.
+        // Before an event is taken that could be given to nobody.
         // SAFETY: the manual page asks for two writable pointers.
         let (cq, cq_context) = unsafe { (out(cq, "cq")?, out(cq_context, "cq_context")?) };
         let (driven, nonblocking) = (emu_bridge::is_driven()?, channel.events.nonblocking());
-        // A thread fetches events from another process; nobody would tell that the process is gone.
-        let bound = machine::is_elsewhere()?.then_some(BETWEEN_LOOKS_MS);
+        // A thread fetches events from another process; nothing would report that the process is gone.
+        let bound = machine::is_elsewhere()?.then_some(BETWEEN_CHECKS_MS);
         let end_ps = card::now_ps().saturating_add(BLOCKING_BOUND_PS);
         let mut progress = true;
         loop {

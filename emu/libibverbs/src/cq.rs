@@ -111,7 +111,7 @@ impl Cq {
 
     /// Up to `most` entries from an index on.
     fn entries(&self, first: u32, most: usize) -> Result<Vec<[u8; CQE_BYTES]>> {
-        card::beside(|| (0..most).map_while(|ahead| self.entry(first.wrapping_add(ahead as u32))).collect())
+        card::access_shared(|| (0..most).map_while(|ahead| self.entry(first.wrapping_add(ahead as u32))).collect())
     }
 
     /// The entry at an index, if the card has written it in this lap. Called under the machine's lock, or while a card
@@ -164,7 +164,7 @@ impl Cq {
 }
 
 impl Cq {
-    /// Found empty now: whether it was, too, when the clock last was looked at here and has not moved since.
+    /// Found empty now: whether it was, too, when the clock was last read here, and the clock has not moved since.
     fn is_waited_for(&self) -> bool {
         if machine::is_elsewhere().is_ok_and(|elsewhere| elsewhere) {
             // The process with the card needs the processor.
@@ -327,9 +327,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     })
 }
 
-/// Takes completions. A queue that is found empty twice at the same time is all that its program looks at, or one of a
-/// few: then virtual time passes, and the queue is looked at again, so that a program that only polls makes its cards
-/// move. Once is not enough: hosts that look one after another in one process stand for hosts that look at the same
+/// Takes completions. A queue that is found empty twice at the same time is all that its program polls, or one of a
+/// few: then virtual time passes, and the queue is polled again, so that a program that only polls makes its cards
+/// move. Once is not enough: hosts that poll one after another in one process stand for hosts that poll at the same
 /// time.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     number("ibv_poll_cq", || {

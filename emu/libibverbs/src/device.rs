@@ -31,7 +31,7 @@ pub(crate) const MAX_CQE: c_int = (1 << 22) - 1;
 pub(crate) const MAX_SGE: u32 = 30;
 /// Port capability: addresses are IP based (RoCEv2).
 const PORT_IP_BASED_GIDS: u32 = 1 << 26;
-/// Rates that a port can tell, in Gbit/s, with the codes of width (1 lane: 1, 4: 2, 8: 4) and of speed per lane (2.5
+/// Rates that a port can report, in Gbit/s, with the codes of width (1 lane: 1, 4: 2, 8: 4) and of speed per lane (2.5
 /// Gbit/s: 1, 5: 2, 10: 4, 14: 16, 25: 32, 50: 64, 100: 128).
 const PORT_RATES: [(u64, u8, u8); 13] = [
     (0, 1, 1),
@@ -259,7 +259,7 @@ impl Context {
     }
 }
 
-/// What a function tells of itself and its card: the functions of one card have one system image GUID.
+/// What a function reports of itself and its card: the functions of one card have one system image GUID.
 pub(crate) fn attributes(id: FunctionId) -> Result<ibv_device_attr> {
     let mut answer = ibv_device_attr {
         node_guid: node_guid(id)?,
@@ -307,7 +307,7 @@ pub(crate) fn check_port(port_num: u32) -> Result<()> {
     if port_num == 1 { Ok(()) } else { Err(Errno::invalid(format!("port {port_num}: a card has port 1 alone"))) }
 }
 
-/// Codes of width and speed of the greatest rate that can be told and is not above the port's.
+/// Codes of width and speed of the greatest rate that can be reported and is not above the port's.
 fn width_and_speed(gbit_per_s: u64) -> (u8, u8) {
     let fitting = PORT_RATES.iter().rev().find(|(rate, ..)| *rate <= gbit_per_s);
     fitting.map_or((1, 1), |(_, width, speed)| (*width, *speed))

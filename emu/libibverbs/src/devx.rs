@@ -24,7 +24,7 @@ struct DevxObject {
     owner: FunctionId,
     kind: Kind,
     number: u32,
-    /// Of a queue pair, as it was made: the card forgets it at each reset and is told again.
+    /// Of a queue pair, as it was made: the card forgets it at each reset and is given it again.
     block_multicast_loopback: bool,
 }
 

@@ -10,7 +10,7 @@ use crate::prm::{self, Input, caps, command};
 
 type Result<T> = std::result::Result<T, Refusal>;
 
-/// The answer as far as it has the first `needed` bytes, which are all that the command tells.
+/// The answer as far as it has the first `needed` bytes, which are all that the command returns.
 fn room(answer: &mut [u8], needed: usize) -> Result<&mut [u8]> {
     if answer.len() < needed {
         let text = format!("an answer of {} bytes; it takes at least {needed}", answer.len());
@@ -19,8 +19,8 @@ fn room(answer: &mut [u8], needed: usize) -> Result<&mut [u8]> {
     Ok(answer)
 }
 
-/// QUERY_HCA_CAP. What is not filled in is 0: the device does not have it. Of a structure as much is told as the answer
-/// has room for.
+/// QUERY_HCA_CAP. What is not filled in is 0: the device does not have it. Of a structure as much is returned as the
+/// answer has room for.
 pub(crate) fn capabilities(world: &mut World, owner: FunctionId, input: Input<'_>, answer: &mut [u8]) -> Result<()> {
     // Current and greatest values are the same.
     let kind = input.get(prm::OP_MOD) >> 1;
@@ -220,7 +220,7 @@ fn memory_key(world: &mut World, card: usize, number: u32, answer: &mut [u8]) ->
     const PAGES: u32 = 1;
     const ANY_QP: u32 = 0xFF_FFFF;
     let Some(attr) = world.card(card)?.nic.query_mkey(number).copied() else {
-        let text = "the range of a key over other keys is set by work requests, not told by command";
+        let text = "the range of a key over other keys is set by work requests, not reported by command";
         return refuse(answer::BAD_RES_STATE, syndrome::OBJECT, text);
     };
     let context = &mut room(answer, field::CONTEXT + field::CONTEXT_BYTES)?[field::CONTEXT..];

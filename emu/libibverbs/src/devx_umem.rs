@@ -66,7 +66,8 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_umem_dereg(umem: *mut mlx5dv_devx_um
 
 struct Uar {
     public: CStruct<mlx5dv_devx_uar>,
-    /// What programs may store doorbells into. Nobody looks: a store cannot be noticed, so host queues ring by call.
+    /// What programs may store doorbells into. Nothing reads it: a store cannot be noticed, so host queues ring by
+    /// call.
     _page: CStruct<[u64; 512]>,
 }
 

@@ -16,16 +16,16 @@ use crate::qp::Qp;
 /// Longest wait of a blocking call, in virtual time: 100 ms. A machine with a polling thread never comes to rest.
 const BLOCKING_BOUND_PS: u64 = 100_000_000_000;
 
-/// Waits for an event. With `O_NONBLOCK` on the device's `async_fd` it looks once, without letting time pass, and gives
-/// EAGAIN; otherwise it blocks in a machine that runs by itself; another it lets run, and gives EAGAIN when that has
-/// nothing left to do, or after 100 ms of virtual time.
+/// Waits for an event. With `O_NONBLOCK` on the device's `async_fd` it checks once, without letting time pass, and
+/// gives EAGAIN; otherwise it blocks in a machine that runs by itself; another it lets run, and gives EAGAIN when that
+/// has nothing left to do, or after 100 ms of virtual time.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     number("ibv_get_async_event", || {
         let context = handle::get::<Context>(context)?;
         if machine::is_elsewhere()? {
             return Err(Errno::unsupported(
-                "of queues at another process's card completions tell alone, and no events",
+                "of queues at another process's card only completions report, and no events",
             ));
         }
         // SAFETY: the manual page asks for a writable event.
@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
     status("ibv_ack_async_event", || {
         // SAFETY: null, or an event from `ibv_get_async_event` as the manual page asks.
         let event = unsafe { input(event, "event") }?;
-        // SAFETY: the pointers of the union are alike, and are looked up before they are followed.
+        // SAFETY: the pointers of the union are alike, and are checked before they are dereferenced.
         let (cq, qp) = unsafe { (event.element.cq, event.element.qp) };
         if event.event_type == IBV_EVENT_CQ_ERR {
             if handle::retire::<ForeignCq>(cq).is_err() {

@@ -114,8 +114,8 @@ pub(crate) fn make(context: &Context, attr: &mut ibv_qp_init_attr_ex, mr_lists: 
     Ok(qp)
 }
 
-/// The structure of a new queue pair. All slots are filled: programs call through them without a look, and an operation
-/// that the queue pair was not made for is an error of [`wr_complete`].
+/// The structure of a new queue pair. All slots are filled: programs call through them without a check, and an
+/// operation that the queue pair was not made for is an error of [`wr_complete`].
 pub(crate) fn interface(qp_base: ibv_qp) -> ibv_qp_ex {
     let mut new = ibv_qp_ex { qp_base, ..Default::default() };
     new.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
@@ -189,7 +189,7 @@ impl Batches {
     }
 }
 
-/// The queue pair behind the extended interface. Errors of these calls are told by `ibv_wr_complete`.
+/// The queue pair behind the extended interface. Errors of these calls are reported by `ibv_wr_complete`.
 fn with_batch(call: &'static str, qp: *mut ibv_qp_ex, f: impl FnOnce(&Qp, &mut Batch) -> Result<()>) {
     status(call, || {
         let queue_pair = handle::get::<Qp>(qp.cast())?;

@@ -1,8 +1,8 @@
-//! Failures of queues that no completion tells, or not all of it: whose they are, and who is told.
+//! Failures of queues that no completion reports, or not in full: whose they are, and who is notified.
 //!
 //! An event goes to the open device that owns the queue. Queues made by DevX or FlexIO have no verbs object: their
 //! events go to every open device of their card, with a stand-in of which only the number can be asked for (`qp_num`,
-//! and `mlx5dv_init_obj` for completion queues). The real library tells of such queues through DevX event channels
+//! and `mlx5dv_init_obj` for completion queues). The real library reports such queues through DevX event channels
 //! only.
 
 use std::collections::BTreeMap;
@@ -83,7 +83,7 @@ struct Sources {
 static SOURCES: Mutex<Sources> = Mutex::new(Sources { owned: BTreeMap::new(), swept: 0 });
 static CONTEXTS: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
 
-/// Has events of a queue told to `context`, by the address of its ring or doorbell record.
+/// Has events of a queue reported to `context`, by the address of its ring or doorbell record.
 pub(crate) fn watch<S: Source + 'static>(context: &Arc<Context>, addr: u64, source: &Arc<S>) {
     let source: Arc<dyn Source> = Arc::<S>::clone(source);
     let mut sources = SOURCES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,7 +109,7 @@ pub(crate) fn watch_context(context: &Arc<Context>) {
     contexts.push(Arc::downgrade(context));
 }
 
-/// Tells the calling thread's machine from others: the address of its first card, which does not move.
+/// Identifies the calling thread's machine: the address of its first card, which does not move.
 pub(crate) fn machine() -> Result<usize> {
     if machine::is_elsewhere()? {
         return Ok(0);
@@ -139,7 +139,7 @@ fn classify(event: AsyncEvent, place: u64) -> Option<(Raised, Option<Arc<Context
             };
             (event_type, Element::ForeignQp(qpn))
         }
-        // A card ignores doorbells of queues that are not there; the machine's log tells of them.
+        // A card ignores doorbells of queues that are not there; the machine's log reports them.
         AsyncEvent::UnknownQueue { .. } => return None,
     };
     Some(match owned(place) {

@@ -12,7 +12,7 @@ use crate::errno::{Errno, Result};
 static USED: AtomicBool = AtomicBool::new(false);
 static CHILD: AtomicBool = AtomicBool::new(false);
 
-/// What every call in a child is told.
+/// What every call in a child is answered.
 pub const REASON: &str = "the process was forked after its first call, and its cards are the parent's: open them in \
     the parent alone, fork before the first call, or execute another program";
 

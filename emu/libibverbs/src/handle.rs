@@ -1,7 +1,7 @@
 //! Live handles of the C ABIs.
 //!
-//! A handle is the address of an object that this module keeps alive until it is destroyed. Every call looks its handle
-//! up by address and type before anything is read through it, so a null, foreign, destroyed or mistyped handle is an
+//! A handle is the address of an object that this module keeps alive until it is destroyed. Every call finds its handle
+//! by address and type before anything is read through it, so a null, foreign, destroyed or mistyped handle is an
 //! error and never a crash.
 
 use std::any::Any;

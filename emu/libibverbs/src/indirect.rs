@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) 
     pointer("mlx5dv_qp_ex_from_ibv_qp_ex", || Ok(handle::get::<Qp>(qp.cast())?.direct()))
 }
 
-/// A call that is not emulated, of whose arguments the first alone is looked at: the batch fails.
+/// A call that is not emulated, of whose arguments the first alone is read: the batch fails.
 macro_rules! slot {
     ($call:literal $reason:expr) => {{
         unsafe extern "C" fn refuse(direct: *mut mlx5dv_qp_ex) {
@@ -119,7 +119,7 @@ macro_rules! slot {
         Some(refuse)
     }};
 }
-/// The calls of direct verbs on a queue pair. All slots are filled: programs call through them without a look.
+/// The calls of direct verbs on a queue pair. All slots are filled: programs call through them without a check.
 pub(crate) fn interface() -> mlx5dv_qp_ex {
     mlx5dv_qp_ex {
         comp_mask: 0,

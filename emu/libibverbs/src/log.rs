@@ -18,7 +18,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 pub const VARIABLE: &str = "FLEXCAST_LOG";
 /// Lines of one kind that are printed. What comes before the first colon is the kind, the name of a call mostly.
 const ALIKE: usize = 10;
-/// Kinds that are told apart; the others count as one.
+/// Kinds that are distinguished; the others count as one.
 const KINDS: usize = 256;
 
 /// A host in Rust has taken the functions.
@@ -57,14 +57,14 @@ fn prints(at: Level) -> bool {
     !HOST.load(Ordering::Relaxed) && level().is_some_and(|level| at <= level)
 }
 
-/// Begins to print what the machine tells. Called by every call; does something once.
+/// Begins to print what the machine reports. Called by every call; does something once.
 pub fn start() {
     if !crate::fork::is_child()
         && !HOST.load(Ordering::Relaxed)
         && !STARTED.swap(true, Ordering::Relaxed)
         && level().is_some()
     {
-        // There is another one if the program is in Rust and has this library in it: then that is told.
+        // There is another one if the program is in Rust and has this library in it: then that one receives the events.
         let _ = tracing::subscriber::set_global_default(Lines);
     }
 }
@@ -79,9 +79,9 @@ pub fn refused(call: &str, reason: &dyn fmt::Display, mild: bool) -> bool {
     let at = if mild { Level::DEBUG } else { Level::ERROR };
     if crate::fork::is_child() {
         // Its locks may be held by threads that are not here, and what it has to say is the same every time.
-        static TOLD: AtomicBool = AtomicBool::new(false);
+        static REPORTED: AtomicBool = AtomicBool::new(false);
         let level = LEVEL.get().copied().unwrap_or(Some(Level::WARN));
-        if level.is_some() && !TOLD.swap(true, Ordering::Relaxed) {
+        if level.is_some() && !REPORTED.swap(true, Ordering::Relaxed) {
             write(&format!("{call}: {reason}"));
         }
     } else if prints(at) {

@@ -46,7 +46,7 @@ pub(crate) fn on_nic<R>(card: usize, f: impl FnOnce(&mut Nic) -> std::result::Re
     on_machine(|world| Ok::<_, Errno>(f(&mut world.card(card)?.nic)?))
 }
 
-/// Lets the calling thread's machine run between two looks of a polling host; `false` when nothing is due until the
+/// Lets the calling thread's machine run between two polls of a host; `false` when nothing is due until the
 /// host acts.
 pub fn relax() -> bool {
     !fork::is_child() && emu_bridge::relax().unwrap_or(false)

@@ -24,7 +24,7 @@ pub(crate) struct QueueBuffer {
 
 // SAFETY: the bytes are reached by raw-pointer copies only, here and by the card.
 unsafe impl Send for QueueBuffer {}
-// SAFETY: as above; concurrent access to one queue is excluded by the queue's lock, and what the card looks at or
+// SAFETY: as above; concurrent access to one queue is excluded by the queue's lock, and what the card reads or
 // writes is reached under the machine's lock (`load`, `store`), which orders everything written before.
 unsafe impl Sync for QueueBuffer {}
 
@@ -56,15 +56,15 @@ impl QueueBuffer {
         self.base.as_ptr().wrapping_add(offset)
     }
 
-    /// Copies bytes in that the card may look at as soon as they are there.
+    /// Copies bytes in that the card may read as soon as they are there.
     ///
     /// # Errors
     /// There is no machine.
     pub(crate) fn store(&self, offset: usize, data: &[u8]) -> Result<()> {
-        card::beside(|| self.write(offset, data))
+        card::access_shared(|| self.write(offset, data))
     }
 
-    /// Copies bytes in; the range must lie inside, and the card not look there.
+    /// Copies bytes in; the range must lie inside, and the card must not read there.
     pub(crate) fn write(&self, offset: usize, data: &[u8]) {
         assert!(offset + data.len() <= self.layout.size(), "a store lies inside the queue buffer");
         // SAFETY: in range; `data` is a Rust slice, and no Rust reference to queue memory exists.

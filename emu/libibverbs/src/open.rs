@@ -17,7 +17,7 @@ extern "C" fn report_races() {
     emu_bridge::report_races();
 }
 
-/// Has the number of races told when the program ends, once.
+/// Has the number of races reported when the program ends, once.
 fn report_races_at_exit() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     // SAFETY: the function only reads a counter and writes on stderr, neither of which ends with the program's own

@@ -34,8 +34,8 @@ pub(crate) fn check(addr: u64, len: u64, writes: bool) -> Result<()> {
 fn is_mapped(first: u64, last: u64) -> bool {
     let start = first & !(PAGE_BYTES - 1);
     let bytes = usize::try_from(last - start).unwrap_or(usize::MAX);
-    // SAFETY: with MS_ASYNC the kernel looks whether the range is mapped, and does nothing with it. Where its pages are
-    // larger it refuses an address that does not begin one with EINVAL, which says nothing of mappings.
+    // SAFETY: with MS_ASYNC the kernel checks whether the range is mapped, and does nothing with it. Where its pages
+    // are larger it refuses an address that does not begin one with EINVAL, which says nothing of mappings.
     let found = unsafe { libc::msync(std::ptr::without_provenance_mut(start as usize), bytes.max(1), libc::MS_ASYNC) };
     found == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ENOMEM)
 }

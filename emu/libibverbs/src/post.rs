@@ -232,8 +232,8 @@ fn check_state(qp: &Qp) -> Result<()> {
     Ok(())
 }
 
-/// Tells the card what was posted. A single entry that carries its data goes along with the doorbell (BlueFlame), as in
-/// mlx5's provider: the card need not fetch it.
+/// Announces to the card what was posted. A single entry that carries its data goes along with the doorbell
+/// (BlueFlame), as in mlx5's provider: the card need not fetch it.
 fn ring(qp: &Qp, rings: &Rings, posted: Posted) -> Result<()> {
     if posted.entries == 0 {
         return Ok(());
@@ -328,7 +328,7 @@ pub(crate) unsafe extern "C" fn post_recv(
             next = request.next;
         }
         if rings.receive_head != head {
-            // The record is all the card looks at: a receive ring has no doorbell.
+            // The record is all that the card reads: a receive ring has no doorbell.
             let counter = (rings.receive_head & 0xFFFF).to_be_bytes();
             card::store_receives(qp.context().id(), qp.record_address() as u64, || {
                 qp.buffer.write(qp.shape.record_offset, &counter);

@@ -41,7 +41,7 @@ pub(crate) struct Qp {
     public: CStruct<Interface>,
     /// Operations of the extended interface, if the queue pair was made with it.
     pub(crate) send_ops: Option<u64>,
-    /// The card forgets it at each reset and is told again.
+    /// The card forgets it at each reset and is given it again.
     block_multicast_loopback: bool,
     pub(crate) batches: Batches,
     /// It binds keys over other keys.
@@ -132,8 +132,8 @@ impl Qp {
         unsafe { &raw mut (*self.public.get()).direct }
     }
 
-    /// The extended interface of the queue pair with this interface of direct verbs: an address to be looked up, if
-    /// there is none.
+    /// The extended interface of the queue pair with this interface of direct verbs: the caller must check the
+    /// address, since there may be none.
     pub(crate) fn around(direct: *mut mlx5dv_qp_ex) -> *mut ibv_qp_ex {
         direct.wrapping_byte_sub(core::mem::offset_of!(Interface, direct)).cast()
     }
@@ -147,7 +147,7 @@ impl Qp {
         let mut rings = self.lock();
         let mask = rings.sends.len().wrapping_sub(1);
         let Some(&(id, blocks)) = rings.sends.get(usize::from(counter) & mask) else { return 0 };
-        // The tail is behind by less than the ring, which has at most 2^15 blocks: 16 bits tell where it goes.
+        // The tail is behind by less than the ring, which has at most 2^15 blocks: 16 bits determine where it goes.
         let ahead = counter.wrapping_sub(rings.send_tail as u16);
         rings.send_tail = rings.send_tail.wrapping_add(u32::from(ahead) + blocks);
         id

@@ -1,7 +1,7 @@
 //! Calls that programs import and the emulated card has no feature for: each fails with `EOPNOTSUPP` and says why in
 //! the log.
 //!
-//! Their arguments are not looked at, so they are declared without: in the C calling conventions of Linux the caller
+//! Their arguments are not read, so they are declared without: in the C calling conventions of Linux the caller
 //! cleans up after its arguments. A program linked against rdma-core finds every name it may ask for.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
@@ -318,11 +318,11 @@ pub(crate) extern "C" fn ibv_read_ibdev_sysfs_file() -> c_int {
     })
 }
 
-/// A provider tells of itself when it is loaded. It will not be asked.
+/// A provider announces itself when it is loaded. It will not be asked.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn verbs_register_driver_34(_provider: *const c_void) {}
 
-/// Where providers log; the format and its arguments are not looked at.
+/// Where providers log; the format and its arguments are not read.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __verbs_log(_context: *mut c_void, _level: u32, _format: *const c_char) {}
 

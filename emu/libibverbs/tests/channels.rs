@@ -36,7 +36,7 @@ fn an_event_that_never_comes_is_waited_for_within_a_bound() {
 }
 
 #[test]
-fn an_event_is_not_lost_where_it_cannot_be_told() {
+fn an_event_is_not_lost_where_it_cannot_be_stored() {
     let (host, channel, cq) = asking_for_ever();
     // Retries end by command, which flushes.
     let qp = host.qp(IBV_QPT_RC, cq);
@@ -44,13 +44,13 @@ fn an_event_is_not_lost_where_it_cannot_be_told() {
     assert_eq!(host.modify(qp, &attr, IBV_QP_STATE), 0);
     let nobody = &mut send(2, IBV_WR_SEND, &mut []);
     assert_eq!(host.post_send(qp, nobody), 0);
-    let (mut told, mut context) = (null_mut(), null_mut());
-    for (to, with) in [(null_mut(), &raw mut context), (&raw mut told, null_mut())] {
+    let (mut event_cq, mut context) = (null_mut(), null_mut());
+    for (to, with) in [(null_mut(), &raw mut context), (&raw mut event_cq, null_mut())] {
         assert_eq!(unsafe { (host.api.ibv_get_cq_event)(channel, to, with) }, -1);
         assert_eq!(errno(), libc::EINVAL);
     }
-    assert_eq!(unsafe { (host.api.ibv_get_cq_event)(channel, &mut told, &mut context) }, 0);
-    assert_eq!((told, context.addr()), (cq, 7));
+    assert_eq!(unsafe { (host.api.ibv_get_cq_event)(channel, &mut event_cq, &mut context) }, 0);
+    assert_eq!((event_cq, context.addr()), (cq, 7));
     unsafe { (host.api.ibv_ack_cq_events)(cq, 1) };
 }
 
@@ -116,10 +116,10 @@ fn threads_acknowledge_events_of_one_queue_at_once() {
     assert_eq!(unsafe { (host.api.ibv_destroy_cq)(cq) }, 0);
 }
 
-/// Two hosts of one process look in turn: they stand for hosts that look at the same time, so no time passes until one
-/// looks again.
+/// Two hosts of one process poll in turn: they stand for hosts that poll at the same time, so no time passes until one
+/// polls again.
 #[test]
-fn time_passes_for_who_looks_again_and_not_for_each_host() {
+fn time_passes_for_who_polls_again_and_not_for_each_host() {
     let (host, _, cq) = asking_for_ever();
     let others: Vec<_> = (0..50).map(|_| host.cq(4)).collect();
     let mut wc = ibv_wc::default();

@@ -202,7 +202,7 @@ fn capabilities_are_reported_as_far_as_there_is_room() {
     }
 }
 
-/// What a device tells by command is what it tells by `ibv_query_device` and `ibv_query_port`.
+/// What a device reports by command is what it reports by `ibv_query_device` and `ibv_query_port`.
 #[test]
 fn capabilities_agree_with_the_attributes_of_device_and_port() {
     let [host, _] = two_cards();
@@ -210,17 +210,17 @@ fn capabilities_agree_with_the_attributes_of_device_and_port() {
     let (mut device, mut port) = (ibv_device_attr::default(), ibv_port_attr::default());
     assert_eq!(unsafe { (host.api.ibv_query_device)(host.context, &mut device) }, 0);
     assert_eq!(unsafe { inline::query_port(&host.api, host.context, 1, &mut port) }, 0);
-    let told = |at, bit, width| get(&answer[0x10..], at, bit, width);
+    let field = |at, bit, width| get(&answer[0x10..], at, bit, width);
     assert_eq!(u32::from(port.link_layer), IBV_LINK_LAYER_ETHERNET);
-    assert_eq!(told(0x34, 22, 2), 1, "port_type: Ethernet");
-    assert_eq!(told(0x34, 24, 8), u32::from(device.phys_port_cnt), "num_ports");
-    assert_eq!(1 << told(0x28, 10, 6), device.max_qp_init_rd_atom, "log_max_ra_req_qp");
-    assert_eq!(1 << told(0x28, 26, 6), device.max_qp_rd_atom, "log_max_ra_res_qp");
-    assert_eq!(told(0x34, 11, 5), u32::from(device.local_ca_ack_delay), "local_ca_ack_delay");
-    assert_eq!(1 << told(0x38, 3, 5), port.max_msg_sz, "log_max_msg");
-    assert_eq!(told(0x3C, 28, 4), 1, "cqe_version");
-    assert_eq!((told(0x44, 0, 1), told(0x44, 8, 1)), (1, 1), "cq_oi, block_lb_mc");
-    assert_eq!((told(0x44, 28, 1), told(0x44, 29, 3)), (0, 0b111), "UD, UC and RC, no XRC");
+    assert_eq!(field(0x34, 22, 2), 1, "port_type: Ethernet");
+    assert_eq!(field(0x34, 24, 8), u32::from(device.phys_port_cnt), "num_ports");
+    assert_eq!(1 << field(0x28, 10, 6), device.max_qp_init_rd_atom, "log_max_ra_req_qp");
+    assert_eq!(1 << field(0x28, 26, 6), device.max_qp_rd_atom, "log_max_ra_res_qp");
+    assert_eq!(field(0x34, 11, 5), u32::from(device.local_ca_ack_delay), "local_ca_ack_delay");
+    assert_eq!(1 << field(0x38, 3, 5), port.max_msg_sz, "log_max_msg");
+    assert_eq!(field(0x3C, 28, 4), 1, "cqe_version");
+    assert_eq!((field(0x44, 0, 1), field(0x44, 8, 1)), (1, 1), "cq_oi, block_lb_mc");
+    assert_eq!((field(0x44, 28, 1), field(0x44, 29, 3)), (0, 0b111), "UD, UC and RC, no XRC");
 }
 
 /// The two functions of a card are two devices, with one system image; each has its own addresses, virtual HCA and

@@ -60,7 +60,7 @@ fn an_overrun_completion_queue_is_reported_with_its_queue_pairs() {
 
 #[test]
 fn refused_accesses_of_a_peer_are_reported_to_the_responder() {
-    for (spoil, expected, told) in
+    for (spoil, expected, completion) in
         [(1_u32, IBV_EVENT_QP_ACCESS_ERR, IBV_WC_REM_ACCESS_ERR), (0, IBV_EVENT_QP_REQ_ERR, IBV_WC_REM_INV_REQ_ERR)]
     {
         let (hosts, qps, cqs) = connected(IBV_QPT_RC);
@@ -81,7 +81,7 @@ fn refused_accesses_of_a_peer_are_reported_to_the_responder() {
         let mut event = take(&hosts[1]).expect("an event");
         assert_eq!((event.event_type, unsafe { event.element.qp }), (expected, qps[1]));
         unsafe { (hosts[1].api.ibv_ack_async_event)(&mut event) };
-        assert_eq!(hosts[0].completion(cqs[0]).status, told);
+        assert_eq!(hosts[0].completion(cqs[0]).status, completion);
         assert!(take(&hosts[0]).is_none(), "the requester has a completion, and no event");
     }
 }

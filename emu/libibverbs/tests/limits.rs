@@ -99,7 +99,7 @@ fn a_state_that_is_believed_must_be_the_state() {
     assert_eq!(host.modify(qp, &attr, mask | IBV_QP_CUR_STATE), 0);
 }
 
-/// PSNs have 24 bits; programs give random numbers of more, and the rest is not looked at.
+/// PSNs have 24 bits; programs give random numbers of more, and the rest is ignored.
 #[test]
 fn of_a_psn_24_bits_count() {
     let [host, other] = two_cards();

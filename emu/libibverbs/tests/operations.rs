@@ -211,7 +211,7 @@ fn bind(host: &Host, qp: *mut ibv_qp, key: *mut mlx5dv_mkey, access: u32, flags:
     }
 }
 
-/// Programs call through the slots without a look, so each has a function. What the queue pair was not made for fails
+/// Programs call through the slots without a check, so each has a function. What the queue pair was not made for fails
 /// the batch, and nothing of it is posted.
 #[test]
 fn an_operation_that_a_queue_pair_was_not_made_for_fails_its_batch() {

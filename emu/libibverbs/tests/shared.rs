@@ -192,7 +192,7 @@ fn what_is_not_to_be_had_is_refused_and_as_many_as_allowed_are_let_in() {
     run_with_card("has_a_card_of_which_others_ask_too_much");
 }
 
-/// Sleeps until it is told of a completion, which never comes.
+/// Sleeps until it is notified of a completion, which never comes.
 #[test]
 #[ignore = "a process that another test starts: cargo test -p emu-libibverbs shared::"]
 fn waits_for_an_event() {
@@ -206,7 +206,7 @@ fn waits_for_an_event() {
         println!("= waits");
         let (mut of, mut context) = (null_mut(), null_mut());
         assert_eq!((host.api.ibv_get_cq_event)(channel, &mut of, &mut context), -1);
-        eprintln!("told {}", errno());
+        eprintln!("the wait ended with errno {}", errno());
     }
 }
 
@@ -222,5 +222,5 @@ fn has_a_card_and_ends_while_another_waits() {
 #[test]
 fn nobody_waits_for_events_of_a_card_that_is_gone() {
     let text = run_with_card("has_a_card_and_ends_while_another_waits");
-    assert!(text.contains(&format!("told {}", libc::EIO)), "{text}");
+    assert!(text.contains(&format!("the wait ended with errno {}", libc::EIO)), "{text}");
 }

@@ -193,7 +193,7 @@ fn a_single_inline_send_is_pushed() {
         took_ps
     };
     let (pushed_ps, listed_ps, read_ps) = (took_ps(true, false), took_ps(true, true), took_ps(false, false));
-    // Hosts look every 50 ns.
+    // Hosts poll every 50 ns.
     let reads = |more_ps: u64| (more_ps as f64 / 1_500_000.0 * 10.0).round() / 10.0;
     assert_eq!((reads(listed_ps - pushed_ps), reads(read_ps - pushed_ps)), (1.0, 2.0));
 }
@@ -267,7 +267,7 @@ fn events_wake_the_channel_once_per_arming() {
     }
 }
 
-/// What the program posts by verbs is handed to the card, for a machine that looks for races.
+/// What the program posts by verbs is handed to the card, for a machine that detects races.
 #[test]
 fn a_receive_into_what_a_send_still_reads_is_a_race() {
     let config = Config { detect_races: true, ..Config::default() };

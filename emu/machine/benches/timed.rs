@@ -1,4 +1,4 @@
-//! Instructions per second of processor time of a card whose threads all run: with the timing model beside the simple
+//! Instructions per second of processor time of a card whose threads all run: with the timing model and with the simple
 //! cost model.
 //!
 //! `cargo bench -p emu-machine --bench timed -- [--json] [--quick] [PROGRAM/THREADS]`. Processor time, as Linux counts

@@ -23,7 +23,7 @@ pub(crate) struct OutboxStore {
     pub(crate) value: u64,
 }
 
-/// One slice's view of the machine from one thread. `WATCHED`: memory is weak or looked at for races (module
+/// One slice's view of the machine from one thread. `WATCHED`: memory is weak or checked for races (module
 /// `bus_watched`); decided at compile time, so that the plain machine pays nothing for it.
 pub(crate) struct ThreadBus<'a, C, const WATCHED: bool> {
     pub(crate) memory: &'a mut ProcessMemory,

@@ -36,7 +36,7 @@ pub struct Config {
     pub most_ahead: u32,
     /// Bytes of DPA heap each process may use. Default 256 MiB (the vendor's stress sample allocates as much).
     pub heap_bytes: u64,
-    /// Virtual time between two looks of a host program that polls (see [`World::relax`](crate::World::relax)). Default
+    /// Virtual time between two polls of a host program (see [`World::relax`](crate::World::relax)). Default
     /// 50 000 ps: what reading one line that the card wrote to memory costs a host.
     pub host_poll_ps: u64,
     /// The same while nothing happens, when looking more often would show nothing. Default 1 000 000 ps.
@@ -47,14 +47,14 @@ pub struct Config {
     pub rpc_watchdog_ps: u64,
     /// When stores are seen by others. Default [`MemoryModel::Strong`].
     pub memory: MemoryModel,
-    /// Whether to look for races for memory between firmware, card and host; see [`Race`](crate::Race). Changes no time
+    /// Whether to detect races for memory between firmware, card and host; see [`Race`](crate::Race). Changes no time
     /// and no result. Default off: emulation takes up to three times as long.
     pub detect_races: bool,
     /// Whether UC queue pairs take part in multicast, which no card offers: hypothetical, for receive paths without a
     /// copy. See [`GroupKey`](emu_nic::GroupKey). Default off.
     pub uc_multicast: bool,
-    /// Whether each card has a second function, that of its Arm cores, beside the host's: a device of its own, with own
-    /// port addresses ([`arm_address`](crate::arm_address)), protection domains and memory. Not with
+    /// Whether each card has a second function, that of its Arm cores, next to the host's: a device of its own, with
+    /// own port addresses ([`arm_address`](crate::arm_address)), protection domains and memory. Not with
     /// [`DrivenFrom::Arm`]. Default off.
     pub arm_functions: bool,
     /// Virtual time that a control operation of verbs or DevX takes: making, changing or destroying a key, a queue, a
@@ -65,7 +65,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Name of the model that times depend on, to stand beside every one of them.
+    /// Name of the model that times depend on, to stand with every one of them.
     #[must_use]
     pub fn model_name(&self) -> &str {
         self.timing.as_ref().map_or(CostModel::NAME, |timing| &timing.name)
@@ -94,7 +94,7 @@ pub enum DrivenFrom {
     /// On the server that the card is plugged into: windows reach host memory, across PCIe.
     #[default]
     Host,
-    /// On the card's own Arm cores (DPU mode): windows reach their memory, beside the DPA's.
+    /// On the card's own Arm cores (DPU mode): windows reach their memory, and the DPA's.
     Arm,
 }
 
@@ -172,7 +172,7 @@ pub struct CostModel {
 }
 
 impl CostModel {
-    /// The name printed beside every figure that depends on this model.
+    /// The name printed with every figure that depends on this model.
     pub const NAME: &'static str = "uncalibrated-1";
 }
 

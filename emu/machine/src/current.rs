@@ -26,7 +26,7 @@ pub trait Driver: fmt::Debug + Send {
     /// A polling thread found nothing: lets the world run. What is returned is waited for without the lock.
     fn relax(&mut self, world: &mut World) -> Option<Box<dyn FnOnce() + Send>>;
 
-    /// The program has asked to be told of completions: it will sleep, and not poll only.
+    /// The program has asked to be notified of completions: it will sleep, and not poll only.
     fn will_sleep(&mut self);
 
     /// Whether nothing is on its way out, so that the process may end without others missing anything.
@@ -42,7 +42,7 @@ pub struct Shared {
     pub driver: Option<Box<dyn Driver>>,
 }
 
-/// Makes the shared world. An error is told to every call that needs the world.
+/// Makes the shared world. An error is reported to every call that needs the world.
 pub type Maker = fn() -> Result<Shared, MachineError>;
 
 /// Takes the events of the shared world to their receivers; called without the lock.
@@ -142,7 +142,7 @@ pub fn make_shared_with(maker: Maker) {
     MAKER.get_or_init(|| maker);
 }
 
-/// Says who is told when the driven shared world has events for the host. The first caller decides.
+/// Says who is notified when the driven shared world has events for the host. The first caller decides.
 pub fn on_events(hook: EventHook) {
     HOOK.get_or_init(|| hook);
 }
@@ -197,7 +197,7 @@ pub fn with_world<R>(f: impl FnOnce(&mut World) -> R) -> Result<R, MachineError>
     })
 }
 
-/// Has the events taken. The receivers look at the world themselves, which must not come here again.
+/// Has the events taken. The receivers read the world themselves, which must not come here again.
 fn deliver_events() {
     if let Some(hook) = HOOK.get()
         && !IN_HOOK.replace(true)
@@ -207,7 +207,7 @@ fn deliver_events() {
     }
 }
 
-/// Lets the calling thread's machine run between two looks of a polling host: see [`World::relax`]. A driven machine
+/// Lets the calling thread's machine run between two polls of a host: see [`World::relax`]. A driven machine
 /// runs as far as its driver lets it, and the call may wait a little for what comes next. `false` when nothing is due
 /// until the host acts; something may always happen in a driven machine.
 ///
@@ -234,7 +234,7 @@ pub fn relax() -> Result<bool, MachineError> {
 }
 
 /// Lets the shared world run once more for a process that is about to end: unlike [`relax`] it neither makes a world
-/// nor waits for another thread that has it. Tells whether the process may end: the world is quiet, or moves inside
+/// nor waits for another thread that has it. Returns `None` if the process may end: the world is quiet, or moves inside
 /// calls only. What is returned otherwise is waited for without the lock.
 #[must_use]
 pub fn run_out() -> Option<Box<dyn FnOnce() + Send>> {
@@ -250,7 +250,8 @@ pub fn run_out() -> Option<Box<dyn FnOnce() + Send>> {
     (!driver.is_quiet(world)).then(|| wait.unwrap_or_else(|| Box::new(|| {})))
 }
 
-/// Says that the program will sleep until it is told of something: a driven machine then relies on nobody's polling.
+/// Says that the program will sleep until it is notified of something: a driven machine then relies on nobody's
+/// polling.
 ///
 /// # Errors
 /// The shared world cannot be made.
@@ -271,7 +272,8 @@ pub fn has_own() -> bool {
     OWN.with(|own| own.borrow().is_some())
 }
 
-/// Whether the calling thread's machine is a driven one: it moves by itself, so a thread may sleep until it is told.
+/// Whether the calling thread's machine is a driven one: it moves by itself, so a thread may sleep until it is
+/// notified.
 ///
 /// # Errors
 /// The shared world cannot be made.

@@ -194,7 +194,7 @@ pub enum MachineError {
     /// Timing parameters that cannot be.
     #[error("timing: {0}")]
     Timing(#[from] emu_timing::ParametersError),
-    /// A timing model together with a look at the order of accesses.
+    /// A timing model together with checks of the order of accesses.
     #[error(
         "timing model {model} has strong memory and no observer: for weak memory or races leave the timing model out"
     )]

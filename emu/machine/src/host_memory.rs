@@ -71,7 +71,7 @@ impl HostMemory {
     }
 
     /// How often each card, and the threads on it, has written here. While its number stays, the host of a card that
-    /// has looked at everything finds nothing new.
+    /// has read everything finds nothing new.
     pub fn writes(&self) -> impl ExactSizeIterator<Item = u64> {
         self.writers.iter().map(|writer| writer.writes.get())
     }
@@ -103,7 +103,7 @@ impl HostMemory {
         self.ranges.add(addr, len);
     }
 
-    /// Zeroed, registered memory of whole lines that lives as long as the machine; gives its address. Look at it
+    /// Zeroed, registered memory of whole lines that lives as long as the machine; gives its address. Access it
     /// through [`HostMemory::read`] and [`HostMemory::write`].
     #[allow(unsafe_code)]
     pub fn lend(&mut self, lines: usize) -> u64 {
@@ -147,7 +147,7 @@ impl HostMemory {
 
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// Copies bytes to an address, upwards. Threads of the host look at the memory meanwhile: who finds the last word
+/// Copies bytes to an address, upwards. Threads of the host read the memory meanwhile: who finds the last word
 /// there, when that is whole, finds everything that was stored before. A half word, which doorbell records have, is
 /// such a word, too.
 ///
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lent_memory_is_whole_lines_of_zeros() {
+    fn own_memory_is_whole_lines_of_zeros() {
         let mut memory = HostMemory::default();
         let addr = memory.lend(3);
         assert!(addr.is_multiple_of(64));
@@ -246,9 +246,9 @@ mod tests {
         }
     }
 
-    /// Memory that is lent goes with the object, wherever that has moved, and to whatever thread.
+    /// Memory of the machine's own goes with the object, wherever that has moved, and to whatever thread.
     #[test]
-    fn lent_memory_stays_where_it_is_when_its_owner_moves() {
+    fn own_memory_stays_where_it_is_when_its_owner_moves() {
         let mut memory = HostMemory::default();
         let addrs: Vec<u64> = (1..40).map(|lines| memory.lend(lines)).collect();
         let moved = Box::new(memory);

@@ -65,7 +65,7 @@ impl HostProcess {
         if usize::try_from(read) == Ok(len) { Ok(()) } else { Err(fault) }
     }
 
-    /// Copies bytes into registered memory. What programs look at to see that something has come is written last, as
+    /// Copies bytes into registered memory. What programs poll to see that something has come is written last, as
     /// PCIe does it: the last byte of a completion queue entry, the last eight of other writes that are longer.
     ///
     /// # Errors

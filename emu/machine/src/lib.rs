@@ -18,7 +18,7 @@
 //! - `card`, `wires`: one card, and what joins several;
 //! - `world`: events, the RTOS, scheduling, control calls, and everything else that needs the whole machine.
 //!
-//! Times depend on [`CostModel`], whose name stands beside every figure; instruction counts do not.
+//! Times depend on [`CostModel`], whose name stands with every figure; instruction counts do not.
 
 mod bus;
 mod card;

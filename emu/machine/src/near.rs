@@ -29,7 +29,7 @@ pub(crate) fn ask_for_large_pages(memory: &mut [u8]) {
     let _ = bytes;
 }
 
-/// Asks the operating system to gather, in large pages, the memory in which these addresses lie, with what lies beside
+/// Asks the operating system to gather, in large pages, the memory in which these addresses lie, with what lies next to
 /// them. It may not.
 #[allow(unsafe_code)]
 pub(crate) fn gather(addrs: impl Iterator<Item = usize>) {

@@ -163,7 +163,7 @@ impl Timed {
 
 /// Why the cores of a card stand still before the horizon.
 pub(crate) enum Pause {
-    /// A store to the outbox, which the card has to be told of.
+    /// A store to the outbox, of which the card has to be notified.
     Outbox(OutboxStore),
     /// The thread cannot go on by itself.
     Stop(Stop, Option<String>),

@@ -1,6 +1,6 @@
 //! Weak memory: what one hart has done and others do not see yet.
 //!
-//! Process memory holds what everybody agrees on. Beside it each thread has an [`Order`]:
+//! Process memory holds what everybody agrees on. In addition each thread has an [`Order`]:
 //!
 //! - **stores** that have retired and are not visible to other threads, the card or the host. Each becomes visible
 //!   after a seeded delay, so that stores to different addresses pass one another; stores to the same bytes keep their

@@ -239,7 +239,7 @@ impl Wires {
         }
     }
 
-    /// Tells the network of groups that cards have known_groups or left. Called before anything happens in it.
+    /// Reports to the network the groups that cards have joined or left. Called before anything happens in it.
     pub(crate) fn follow_groups<'a>(&mut self, nic: impl Fn(usize) -> &'a Nic) {
         if self.touched.is_empty() {
             return;

@@ -146,7 +146,7 @@ impl World {
     }
 
     /// Cards, processes and threads are made, and what follows uses them: has the state of many cards gathered in the
-    /// memory of the machine that runs the emulator. It is allocated piece by piece, and threads are looked at in turn,
+    /// memory of the machine that runs the emulator. It is allocated piece by piece, and threads are accessed in turn,
     /// card after card: more pages of 4 KiB than a processor keeps the translations of. Nothing depends on whether this
     /// is called.
     pub fn settle(&self) {
@@ -336,7 +336,7 @@ impl World {
         }
     }
 
-    /// Lets the machine run between two looks of a polling host: what is due within [`Config::host_poll_ps`] happens.
+    /// Lets the machine run between two polls of a host: what is due within [`Config::host_poll_ps`] happens.
     /// When nothing is, time still passes, by [`Config::host_idle_ps`] at most: a far timer must not take the clock
     /// along with it. `false` when nothing is due and nothing ever will be until the host acts; then the clock stands
     /// still.
@@ -350,7 +350,7 @@ impl World {
         loop {
             match self.next() {
                 Some(next) if next.at_ps > end_ps => break,
-                // Nearly always nobody looks on, who would have to be served first.
+                // Nearly always there is no observer, which would have to be served first.
                 Some(next) if self.probes.debug.is_none() && self.now_ps < self.probes.state_due_ps => self.take(next),
                 Some(_) => _ = self.step(),
                 None if self.due_ps().is_some_and(|due_ps| due_ps <= end_ps) => _ = self.step(),
@@ -367,7 +367,7 @@ impl World {
         due_ps.or_else(|| self.next_visible_cycles().map(cycles_to_ps))
     }
 
-    /// Steps until `done`, until nothing is due, or until virtual time has advanced by `bound_ps`. Tells whether
+    /// Steps until `done`, until nothing is due, or until virtual time has advanced by `bound_ps`. Returns whether
     /// `done`.
     pub fn run_until(&mut self, bound_ps: u64, mut done: impl FnMut(&mut World) -> bool) -> bool {
         let end_ps = self.now_ps.saturating_add(bound_ps);
@@ -443,7 +443,7 @@ impl World {
         self.effects = effects;
     }
 
-    /// Tells the network of groups that cards have joined or left.
+    /// Reports to the network the groups that cards have joined or left.
     fn follow_groups(&mut self) {
         let cards = &self.cards;
         self.wires.follow_groups(|card| &cards[card].nic);
@@ -489,7 +489,7 @@ impl World {
         }
         for event in effects.async_events.drain(..) {
             tracing::warn!(card, ?event, "queue failure");
-            if self.is_told(card, event) {
+            if self.is_notified(card, event) {
                 self.async_events.push_back((card, event));
             }
         }

@@ -1,4 +1,4 @@
-//! Instructions that threads execute before the cycles of their issue: nobody can tell, but by how fast the emulator
+//! Instructions that threads execute before the cycles of their issue: nothing shows it but how fast the emulator
 //! is.
 
 use crate::support;
@@ -26,7 +26,7 @@ fn mv(rd: u32, rs: u32) -> u32 {
     addi(rd, rs, 0)
 }
 
-/// What can be told of a run.
+/// What can be observed of a run.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     /// Of all events with their times.
@@ -78,7 +78,7 @@ proptest! {
     /// Times and counts are the same, too, where no thread starts on a core on which others run: the start may find the
     /// core a few cycles ahead.
     #[test]
-    fn private_memory_cannot_tell(
+    fn private_memory_does_not_show_execution_ahead(
         body in prop::collection::vec(instruction(), 1..40),
         rounds in 1i32..40,
         threads in 1u64..8,
@@ -154,16 +154,16 @@ proptest! {
     }
 }
 
-/// Two threads hand a number to and fro through lines that are new each time. Each looks at the other's in a loop that
+/// Two threads hand a number to and fro through lines that are new each time. Each reads the other's in a loop that
 /// hits its L1 alone, so that it has executed rounds of it ahead when the other stores. Gives the last numbers, when
 /// each thread was done (ns), and the instructions of both.
 fn hand_over(most_ahead: u32, units: [u32; 2], pads: usize) -> ([u64; 4], u64) {
-    // Each waits until the other's word is `a2`, and tells the next number; the one that serves tells 1 before.
+    // Each waits until the other's word is `a2`, and stores the next number; the one that serves stores 1 before.
     let player = |own: i32, others: i32, serves: bool| {
         let wait = code(&[&[ld(A1, S0, others)], &vec![add(A4, A4, A1); pads], &[bne(A1, A2, -4 * (pads as i32 + 1))]]);
-        let tell = [sd(A2, S0, own), addi(A2, A2, 1)];
+        let publish = [sd(A2, S0, own), addi(A2, A2, 1)];
         let round =
-            if serves { [&tell[..], &wait, &[addi(A2, A2, 1)]] } else { [&wait[..], &[addi(A2, A2, 1)], &tell] };
+            if serves { [&publish[..], &wait, &[addi(A2, A2, 1)]] } else { [&wait[..], &[addi(A2, A2, 1)], &publish] };
         let round = code(&[&round.concat(), &[addi(S0, S0, 128), addi(T0, T0, -1)]]);
         // The one that serves loads all lines before: a first load of a line takes so long that it depends on chance
         // who is first.
@@ -189,8 +189,8 @@ fn hand_over(most_ahead: u32, units: [u32; 2], pads: usize) -> ([u64; 4], u64) {
     ping(&mut world, process, first).unwrap();
     while world.step() {}
     let end = DATA + 128 * HANDED as u64;
-    let told = [0, 64, 8, 72].map(|at| word(&mut world, process, end + at));
-    (told, world.process(0, process).unwrap().threads.values().map(|thread| thread.hart.instret).sum())
+    let last = [0, 64, 8, 72].map(|at| word(&mut world, process, end + at));
+    (last, world.process(0, process).unwrap().threads.values().map(|thread| thread.hart.instret).sum())
 }
 
 const HANDED: i32 = 28;
@@ -219,7 +219,7 @@ proptest! {
     }
 }
 
-/// Atomic additions of many threads to a word that others load and store beside: none is lost.
+/// Atomic additions of many threads to a word that others load and store concurrently: none is lost.
 #[test]
 fn atomics_find_what_has_been_stored_before() {
     // 100 times: stores to its own word of the shared line, adds 1 to the common one, and loads its own again.
@@ -253,7 +253,7 @@ fn accesses_to_where_no_memory_is_are_refused() {
     let (mut world, process) = boot(&image(&[RET], &[RET]), machine(32));
     ping(&mut world, process, 0).unwrap();
     for addr in [0, DATA - 4, DATA + 4092, u64::MAX - 3, u64::MAX] {
-        let refused = |told| matches!(told, Err(MachineError::BadDeviceRange { bytes: 8, .. }));
+        let refused = |result| matches!(result, Err(MachineError::BadDeviceRange { bytes: 8, .. }));
         assert!(refused(world.peek_memory(0, process, addr, &mut [0; 8])), "{addr:#x}");
         assert!(refused(world.write_memory(0, process, addr, &[0; 8])), "{addr:#x}");
     }

@@ -21,7 +21,7 @@ fn image(segments: &[(u64, u64, u32)]) -> Vec<u8> {
 
 /// What lies between two pieces of code costs nothing, and both run.
 #[test]
-fn code_may_lie_far_apart() {
+fn code_may_lie_at_distant_addresses() {
     let mut world = world();
     let process = world.create_process(0, &image(&[(0x1000_0000, 4, 5), (0xBFFF_0000, 4, 5)])).unwrap();
     for ret in [0x1000_0000, 0x4000_0000, 0xBFFF_0000] {

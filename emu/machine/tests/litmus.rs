@@ -150,8 +150,8 @@ fn windows_are_read_stale_until_invalidated() {
         let host = show_host(&mut world, process);
         let first = make_handlers(&mut world, process);
         ping(&mut world, process, first).unwrap();
-        let looked_ps = world.now_ps() + 50_000_000;
-        while world.now_ps() < looked_ps {
+        let polled_ps = world.now_ps() + 50_000_000;
+        while world.now_ps() < polled_ps {
             assert!(world.step(), "the device polls");
         }
         world.host.write(host, &9u64.to_le_bytes()).unwrap();
@@ -159,7 +159,7 @@ fn windows_are_read_stale_until_invalidated() {
         assert!(world.card(0).unwrap().process(process).unwrap().crash().is_none());
         word(&mut world, process, DATA + 512)
     };
-    assert_eq!(run(&[]), 0, "the copy is never looked at again");
+    assert_eq!(run(&[]), 0, "the copy is never read again");
     assert_eq!(run(&[fence(R, R)]), 0, "r is not the window's");
     assert_eq!(run(&[fence(I, I)]), 9);
     assert_eq!(run(&[fence(I | R, I | R)]), 9);

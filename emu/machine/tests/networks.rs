@@ -226,17 +226,17 @@ fn a_port_without_credit_stops_the_send_engine() {
 
 #[test]
 fn what_cannot_be_built_says_why() {
-    let told = |config: Config| World::new(config).unwrap_err().to_string();
+    let refusal = |config: Config| World::new(config).unwrap_err().to_string();
     let switch = |name: &str| Topology::named(name).unwrap();
-    assert!(told(on(switch("switch-8"), 0)).contains("0 cards"));
-    assert!(told(on(switch("switch-2048"), 1025)).contains("up to 1024"));
-    assert!(told(Config { cards: 3, ..Config::default() }).contains("a cable joins 1 or 2"));
-    let text = told(on(switch("switch-8"), 9));
+    assert!(refusal(on(switch("switch-8"), 0)).contains("0 cards"));
+    assert!(refusal(on(switch("switch-2048"), 1025)).contains("up to 1024"));
+    assert!(refusal(Config { cards: 3, ..Config::default() }).contains("a cable joins 1 or 2"));
+    let text = refusal(on(switch("switch-8"), 9));
     assert!(text.contains("card 8") && text.contains("\"switch-8\"") && text.contains("hosts 0 to 7"), "{text}");
-    let text = told(Config { first_card: 65_534, ..Config::default() });
+    let text = refusal(Config { first_card: 65_534, ..Config::default() });
     assert!(text.contains("65534") && text.contains("begin lower"), "{text}");
     let network = NetworkConfig { hosts: vec![1], ..NetworkConfig::new(switch("switch-8")) };
-    let text = told(Config { wiring: Wiring::Network(Box::new(network)), ..Config::default() });
+    let text = refusal(Config { wiring: Wiring::Network(Box::new(network)), ..Config::default() });
     assert!(text.contains("cards 0 and 1 are both to be at host 1"), "{text}");
     let small = SwitchConfig { buffer_bytes: 1000, ..SwitchConfig::default() };
     let config = on(switch("switch-8").with_switching(small).unwrap(), 2);

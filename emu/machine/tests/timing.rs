@@ -225,13 +225,13 @@ fn windows_to_arm_memory_have_paths_of_their_own() {
 
 #[test]
 fn what_does_not_go_together_is_refused() {
-    let told = |config: Config| World::new(config).unwrap_err().to_string();
-    let weak = told(Config { memory: MemoryModel::weak(1), ..machine() });
+    let refusal = |config: Config| World::new(config).unwrap_err().to_string();
+    let weak = refusal(Config { memory: MemoryModel::weak(1), ..machine() });
     assert!(weak.contains("timing model M.2 has strong memory"), "{weak}");
-    assert!(told(Config { detect_races: true, ..machine() }).contains("leave the timing model out"));
+    assert!(refusal(Config { detect_races: true, ..machine() }).contains("leave the timing model out"));
     let mut broken = Parameters::m2();
     broken.groups.get_mut("loads").unwrap().remove("l3_cycles");
-    assert!(told(Config { timing: Some(broken), ..machine() }).contains("loads.l3_cycles is missing"));
+    assert!(refusal(Config { timing: Some(broken), ..machine() }).contains("loads.l3_cycles is missing"));
     struct Hook;
     impl emu_machine::Debugger for Hook {
         fn stopped(&mut self, _: &mut World, _: &emu_machine::Stopped) -> emu_machine::Resume {

@@ -1,4 +1,4 @@
-//! Data and control messages of different traffic classes, told apart at every port.
+//! Data and control messages of different traffic classes, distinguished at every port.
 
 use crate::support;
 use emu_machine::fabric::Topology;

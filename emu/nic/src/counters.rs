@@ -47,7 +47,7 @@ pub struct Counters {
     pub atomics: u64,
     /// Times an RC requester went back to an earlier PSN.
     pub rc_go_backs: u64,
-    /// Of those, because nothing was heard in time.
+    /// Of those, because nothing was received in time.
     pub rc_timeouts: u64,
     /// Remote accesses refused with a NAK.
     pub remote_access_errors: u64,

@@ -2,7 +2,7 @@
 
 use crate::memory::{Dma, DmaFault, QueueMemory};
 
-/// Who is told of a completion event.
+/// Who is notified of a completion event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CqTarget {
     /// Nobody: the queue is polled.
@@ -24,7 +24,7 @@ pub struct CqAttr {
     pub log_depth: u8,
     /// The doorbell record, 8-byte aligned: word 0 holds the consumer index (24 bits, big-endian).
     pub doorbell_record: QueueMemory,
-    /// Who is told of events.
+    /// Who is notified of events.
     pub target: CqTarget,
     /// A full ring is overwritten instead of being an error.
     pub overrun_ignore: bool,
@@ -53,7 +53,7 @@ enum Arm {
 pub(crate) enum Written {
     /// In the ring, without an event.
     Quiet,
-    /// In the ring, and the queue's target is to be told.
+    /// In the ring, and the queue's target is to be notified.
     Event,
     /// The ring was full: the queue has failed.
     Overrun,
@@ -72,7 +72,7 @@ pub(crate) struct Cq {
     pub(crate) users: u32,
     /// CQEs written, modulo 2^32.
     producer: u32,
-    /// Consumer index as last heard of, 24 bits.
+    /// Consumer index as last read, 24 bits.
     consumer: u32,
     /// How far behind the producer the latest solicited entry is, 1 for the newest; 0 without one.
     solicited_behind: u32,

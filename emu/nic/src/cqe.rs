@@ -38,7 +38,7 @@ pub mod syndrome {
     pub const REMOTE_ACCESS: u8 = 0x13;
     /// The peer failed for a reason of its own.
     pub const REMOTE_OPERATION: u8 = 0x14;
-    /// Nothing was heard from the peer, too often.
+    /// Nothing was received from the peer, too often.
     pub const RETRY_EXCEEDED: u8 = 0x15;
     /// The peer had no receive, too often.
     pub const RNR_RETRY_EXCEEDED: u8 = 0x16;
@@ -127,7 +127,7 @@ pub(crate) fn requester(qpn: u32, user_index: u32, wqe_opcode: u8, index: u16, b
     cqe
 }
 
-/// What a responder CQE tells.
+/// What a responder CQE reports.
 pub(crate) struct Receipt {
     pub(crate) opcode: u8,
     pub(crate) qpn: u32,
@@ -144,7 +144,7 @@ pub(crate) struct Receipt {
 /// A receive is done.
 pub(crate) fn responder(receipt: &Receipt) -> Cqe {
     let mut cqe = [0; CQE_BYTES];
-    // Where InfiniBand has the service level, RoCE v2 tells the kind of routing header (Linux mlx5_ib): 1 = IPv6, 2 =
+    // Where InfiniBand has the service level, RoCE v2 gives the kind of routing header (Linux mlx5_ib): 1 = IPv6, 2 =
     // IPv4.
     let routing = if receipt.is_ipv4 { 2 } else { 1 };
     put32(&mut cqe, 0x18, u32::from(receipt.has_grh) << 28 | routing << 24 | receipt.source_qpn);

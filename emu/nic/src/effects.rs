@@ -39,7 +39,7 @@ pub(crate) enum Work {
 pub struct CqEvent {
     /// The completion queue.
     pub cqn: u32,
-    /// Who is to be told.
+    /// Who is to be notified.
     pub target: CqTarget,
 }
 
@@ -73,10 +73,10 @@ pub enum FailureCause {
     },
 }
 
-/// Something went wrong that no CQE can tell, or not all of it.
+/// Something went wrong that no CQE can report, or not in full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// A queue pair went into the error state for a reason that no error CQE of its own tells.
+    /// A queue pair went into the error state for a reason that no error CQE of its own reports.
     QpFatal {
         /// The queue pair.
         qpn: u32,

@@ -46,7 +46,7 @@ impl Kind {
 #[derive(Debug)]
 struct Slot {
     tag: u8,
-    /// Keys that were here and are gone: tells an alias's target from a later key of the same number.
+    /// Keys that were here and are gone: distinguishes an alias's target from a later key of the same number.
     life: u64,
     kind: Option<Kind>,
     /// Other virtual HCAs may make aliases that know this token.

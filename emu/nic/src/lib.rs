@@ -10,7 +10,7 @@
 //! - tables and state: `queue_pair`, `cq`, `keys`, `groups`, `identity`;
 //! - engines, types with state of their own: `engine::{requester, responder, port, pcie, completions, ingress}`; a step
 //!   of one works with a `Cx`, the bundle of time, memory, effects and log;
-//! - [`Nic`], the door, which owns them.
+//! - [`Nic`], the public interface, which owns them.
 //!
 //! Times are picoseconds of virtual time. The same calls in the same order give the same effects.
 

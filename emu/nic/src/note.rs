@@ -102,7 +102,7 @@ pub enum Note {
     Event {
         /// The completion queue.
         cqn: u32,
-        /// Who is told.
+        /// Who is notified.
         target: CqTarget,
     },
 }

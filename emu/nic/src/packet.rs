@@ -210,7 +210,8 @@ pub struct Packet {
     pub psn: u32,
     /// Immediate, in the last packet: four opaque bytes.
     pub immediate: Option<[u8; 4]>,
-    /// Memory key that the receiver is to invalidate (IETH), in the last packet of a Send; never beside an immediate.
+    /// Memory key that the receiver is to invalidate (IETH), in the last packet of a Send; never together with an
+    /// immediate.
     pub invalidate: Option<u32>,
     /// Requests that the responder has completed, 24 bits: the MSN of an acknowledgement header, 0 without one.
     pub message_number: u32,

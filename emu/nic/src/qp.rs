@@ -165,13 +165,14 @@ pub struct QpModify {
     pub hop_limit: Option<u8>,
     /// IPv6 flow label of sent packets (RC, UC), 20 bits.
     pub flow_label: Option<u32>,
-    /// Retries when nothing is heard or a PSN was lost (RC), 0 to 7.
+    /// Retries when nothing is received or a PSN was lost (RC), 0 to 7.
     pub retry_cnt: Option<u8>,
     /// Retries when the receiver has no receive (RC), 0 to 6; 7 = for ever.
     pub rnr_retry: Option<u8>,
     /// Code of the time that the peer must wait when there is no receive (RC), 0 to 31.
     pub min_rnr_timer: Option<u8>,
-    /// Code of the time in which something must be heard (RC): 4.096 us times 2 to this power, 0 to 31; 0 = for ever.
+    /// Code of the time in which something must be received (RC): 4.096 us times 2 to this power, 0 to 31; 0 = for
+    /// ever.
     pub timeout: Option<u8>,
     /// Read and atomic requests that may be outstanding (RC), at most [`MAX_RD_ATOMIC`]; 0 allows none.
     pub max_rd_atomic: Option<u8>,

@@ -22,7 +22,7 @@ pub(crate) struct QueuePair {
     /// Index of its virtual HCA, which is that of its protection domain.
     pub(crate) function: u16,
     pub(crate) state: QpState,
-    /// How often it has been reset: tells what is in flight for this life from what was for an earlier one.
+    /// How often it has been reset: distinguishes what is in flight for this life from what was for an earlier one.
     pub(crate) life: u32,
     pub(crate) path: QpPath,
     pub(crate) sq: SendQueue,

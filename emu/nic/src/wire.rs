@@ -11,7 +11,7 @@
 //! * the migration bit is 1 (no automatic path migration), the congestion bits FECN and BECN are 0, reserved bits are
 //!   0;
 //! * UDP checksum 0, as the Linux drivers send it over both IPv4 and IPv6: the check sequence covers more;
-//! * credits: a positive acknowledgement says that it has none to tell (code 31).
+//! * credits: a positive acknowledgement says that it has none to report (code 31).
 //!
 //! What carries these bytes onward, and which errors do what to whom, is the caller's business: a card drops what it
 //! cannot decode.

@@ -60,9 +60,9 @@ fn old_values_come_back_and_new_ones_are_stored() {
     assert_eq!(old, [100, 105, 105, 7], "a failed comparison stores nothing; addition wraps");
     assert_eq!(fixture.value(), 6);
     let cqes = fixture.world.poll_all(&mut fixture.a.scq);
-    let told: Vec<_> = cqes.iter().map(|cqe| (cqe.opcode, cqe.send_opcode, cqe.byte_count)).collect();
+    let found: Vec<_> = cqes.iter().map(|cqe| (cqe.opcode, cqe.send_opcode, cqe.byte_count)).collect();
     let ok = cqe_opcode::REQUESTER;
-    assert_eq!(told, [(ok, ATOMIC_FA, 8), (ok, ATOMIC_CS, 8), (ok, ATOMIC_CS, 8), (ok, ATOMIC_FA, 8)]);
+    assert_eq!(found, [(ok, ATOMIC_FA, 8), (ok, ATOMIC_CS, 8), (ok, ATOMIC_CS, 8), (ok, ATOMIC_FA, 8)]);
     assert_eq!(fixture.world.poll_all(&mut fixture.b.rcq), [], "the responder's software sees nothing");
     let opcodes: Vec<u8> = fixture.world.arrivals.iter().map(|arrival| arrival.2).collect();
     assert_eq!(opcodes.iter().filter(|opcode| **opcode == 18).count(), 4, "{opcodes:?}");

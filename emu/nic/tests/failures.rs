@@ -535,7 +535,7 @@ fn malformed_messages_of_a_peer_are_refused() {
         let event = AsyncEvent::QpFatal { qpn: b.qp.qpn, cause: FailureCause::InvalidRequest };
         assert_eq!(world.async_events, [(1, event)], "{name}");
         assert_eq!(world.state(&b.qp), QpState::Err, "{name}");
-        assert_eq!(world.arrivals.last().map(|arrival| arrival.2), Some(17), "{name}: the peer is told");
+        assert_eq!(world.arrivals.last().map(|arrival| arrival.2), Some(17), "{name}: the peer is notified");
     }
 }
 

@@ -44,7 +44,7 @@ fn routing_byte(transport: Transport, v6: bool) -> u8 {
 }
 
 #[test]
-fn receives_tell_the_kind_of_their_routing_header() {
+fn receives_give_the_kind_of_their_routing_header() {
     for (v6, kind) in [(false, 2), (true, 1)] {
         assert_eq!(routing_byte(Transport::Ud, v6), 1 << 4 | kind);
         assert_eq!(routing_byte(Transport::Uc, v6), kind);

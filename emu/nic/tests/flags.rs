@@ -71,11 +71,11 @@ fn completion_modes_decide_about_flushed_ones() {
     wqes.extend(modes.map(|mode| fixture.wqe(RDMA_WRITE, 64).flags(mode)));
     fixture.post_all(&wqes);
     let cqes = fixture.world.poll_all(&mut fixture.a.scq);
-    let told: Vec<_> = cqes.iter().map(|cqe| (cqe.counter, cqe.syndrome)).collect();
+    let found: Vec<_> = cqes.iter().map(|cqe| (cqe.counter, cqe.syndrome)).collect();
     let flushed = syndrome::FLUSHED;
-    assert_eq!(told, [(0, syndrome::REMOTE_ACCESS), (1, flushed), (3, flushed), (5, flushed)], "mode 1 keeps silent");
+    assert_eq!(found, [(0, syndrome::REMOTE_ACCESS), (1, flushed), (3, flushed), (5, flushed)], "mode 1 keeps silent");
 
-    // With mode 1 throughout, the first error is told, and no other.
+    // With mode 1 throughout, the first error is reported, and no other.
     let mut fixture = self::fixture(&Setup::new(Transport::Rc));
     let mut wqes = vec![fixture.wqe(RDMA_WRITE, 64).remote(0, 0).flags(ON_FIRST_ERROR)];
     wqes.extend((0..3).map(|_| fixture.wqe(RDMA_WRITE, 64).flags(ON_FIRST_ERROR)));

@@ -61,7 +61,7 @@ fn received(gids: [Gid; 2], make: impl Fn(u32) -> Vec<u8>) -> (Vec<u8>, Vec<u8>)
     let packet = decode(&frame).expect("a frame that a card takes");
     let mut again = Vec::new();
     encode(&packet, &mut again).expect("a datagram");
-    assert_eq!(again, frame, "what was on the wire can be told again, to the bit");
+    assert_eq!(again, frame, "what was on the wire can be encoded again, to the bit");
     world.act(0, |nic, mem, now, fx| nic.handle_packet(now, packet, mem, fx));
     world.run();
     assert_eq!(world.poll_all(&mut end.rcq).len(), 1);

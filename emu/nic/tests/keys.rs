@@ -174,8 +174,8 @@ fn malformed_umrs_fail_the_queue_pair() {
         let mut fixture = fixture();
         let wqe = make(&mut fixture);
         let cqes = fixture.run(&wqe);
-        let told = (cqes[0].opcode, cqes[0].syndrome, cqes[0].vendor);
-        assert_eq!(told, (ERROR, syndrome::LOCAL_QP_OPERATION, vendor), "{name}");
+        let found = (cqes[0].opcode, cqes[0].syndrome, cqes[0].vendor);
+        assert_eq!(found, (ERROR, syndrome::LOCAL_QP_OPERATION, vendor), "{name}");
         assert_eq!(fixture.world.state(&fixture.a.qp), QpState::Err, "{name}");
     }
 }
@@ -266,8 +266,8 @@ fn going_back_does_not_invalidate_twice() {
     fixture.world.ring(&fixture.a.qp);
     fixture.world.run();
     let cqes = fixture.world.poll_all(&mut fixture.a.scq);
-    let told: Vec<_> = cqes.iter().map(|cqe| (cqe.opcode, cqe.send_opcode)).collect();
-    assert_eq!(told, [(0, RDMA_WRITE), (0, UMR), (0, LOCAL_INVAL), (0, RDMA_WRITE)]);
+    let found: Vec<_> = cqes.iter().map(|cqe| (cqe.opcode, cqe.send_opcode)).collect();
+    assert_eq!(found, [(0, RDMA_WRITE), (0, UMR), (0, LOCAL_INVAL), (0, RDMA_WRITE)]);
     assert!(fixture.world.nics[0].counters().rc_go_backs > 0, "there was something to go back for");
 }
 

@@ -142,7 +142,7 @@ fn every_single_lost_packet_is_repaired() {
 }
 
 #[test]
-fn rc_gives_up_when_nothing_is_heard() {
+fn rc_gives_up_when_nothing_is_received() {
     for retry_cnt in [0, 3] {
         let mut world = World::with(1_000_000, 0, |_| {});
         let modify = QpModify { retry_cnt: Some(retry_cnt), timeout: Some(5), ..QpModify::default() };
@@ -311,6 +311,6 @@ fn an_acknowledgement_does_not_overtake_read_responses() {
     world.ring(&a.qp);
     world.run();
     assert_eq!(world.poll_all(&mut a.scq).len(), 2);
-    assert_eq!(world.nics[0].counters().rc_go_backs, 0, "nothing was lost, so nothing may look lost");
+    assert_eq!(world.nics[0].counters().rc_go_backs, 0, "nothing was lost, so nothing may be taken for lost");
     assert_eq!(world.arrivals.last().map(|arrival| arrival.2), Some(17));
 }

@@ -34,11 +34,11 @@ fn queue_pairs_of_one_partition_meet() {
 fn others_are_dropped_in_silence() {
     for (sender, receiver) in [(0x8005, 0x8006), (0x0005, 0x0005)] {
         for transport in [Transport::Uc, Transport::Ud] {
-            let told = exchange(transport, sender, receiver);
-            assert_eq!(told, (0, 0, 1), "{transport}: the sender does not know");
+            let outcome = exchange(transport, sender, receiver);
+            assert_eq!(outcome, (0, 0, 1), "{transport}: the sender does not know");
         }
         let (received, syndrome, drops) = exchange(Transport::Rc, sender, receiver);
-        assert_eq!((received, syndrome), (0, syndrome::RETRY_EXCEEDED), "a reliable sender hears nothing");
+        assert_eq!((received, syndrome), (0, syndrome::RETRY_EXCEEDED), "a reliable sender receives nothing");
         assert_eq!(drops, 8, "once, and seven retries");
     }
 }

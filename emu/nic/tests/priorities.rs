@@ -112,8 +112,8 @@ fn a_higher_class_that_fills_the_port_goes_first_and_the_lower_one_ends_no_later
     let [low, high] = two_long_writes(Priorities::Strict, [1; PRIORITIES]);
     assert!(high * 10 < low * 7, "{high} ps, then {low} ps");
     let [a, b] = two_long_writes(Priorities::Shared, [1; PRIORITIES]);
-    let (longest, apart) = (a.max(b), a.abs_diff(b));
-    assert!(apart * 20 < longest, "turn by turn: {a} and {b} ps");
+    let (longest, difference) = (a.max(b), a.abs_diff(b));
+    assert!(difference * 20 < longest, "turn by turn: {a} and {b} ps");
     assert!(low.abs_diff(longest) * 50 < longest, "the port is never idle: {low} and {longest} ps");
 }
 

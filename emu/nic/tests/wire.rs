@@ -1,4 +1,5 @@
-//! The wire format: what is written is read back, what is corrupted is noticed, what is malformed is told.
+//! The wire format: what is written is read back, what is corrupted is noticed, what is malformed is refused with its
+//! reason.
 
 use std::sync::Arc;
 
@@ -275,12 +276,12 @@ fn packets_that_are_none() {
     }
 }
 
-/// One malformed frame after the other: what was changed, and what is told.
+/// One malformed frame after the other: what was changed, and which error it gives.
 #[test]
 fn malformed_frames_are_reported_by_field_value_and_limit() {
     let ipv4 = |row: usize| frame(&packet(OPCODES[row], (v4(1), v4(2)), numbers(), b"abcde"));
     let ipv6 = |row: usize| frame(&packet(OPCODES[row], (v6(1), v6(2)), numbers(), b"abcde"));
-    let told = |mut frame: Vec<u8>, at: usize, bytes: &[u8], fixed: bool| {
+    let refusal = |mut frame: Vec<u8>, at: usize, bytes: &[u8], fixed: bool| {
         frame[at..at + bytes.len()].copy_from_slice(bytes);
         if fixed {
             fix(&mut frame);
@@ -294,42 +295,45 @@ fn malformed_frames_are_reported_by_field_value_and_limit() {
     assert_eq!(cut(&ipv6(4), 53), "the IPv6 header needs 40 bytes, but only 39 are left");
     assert_eq!(cut(&send, 60), "IPv4 total length is 52 bytes, but must be from 28 to 46");
     assert_eq!(cut(&ipv6(4), 60), "IPv6 payload length is 32 bytes, but must be from 8 to 6");
-    let vlan = told(send.clone(), 12, &[0x81, 0x00], false);
+    let vlan = refusal(send.clone(), 12, &[0x81, 0x00], false);
     assert_eq!(vlan, "the EtherType is 0x8100, but must be 0x0800 (IPv4) or 0x86dd (IPv6), untagged");
-    let field = |at, bytes: &[u8]| told(send.clone(), at, bytes, true);
+    let field = |at, bytes: &[u8]| refusal(send.clone(), at, bytes, true);
     assert_eq!(field(14, &[0x46]), "IPv4 version and header length is 0x46, but must be 0x45");
-    assert_eq!(told(ipv6(4), 14, &[0x50], false), "IPv6 version is 0x5, but must be 0x6");
+    assert_eq!(refusal(ipv6(4), 14, &[0x50], false), "IPv6 version is 0x5, but must be 0x6");
     assert_eq!(field(20, &[0x20]), "IPv4 more-fragments flag is 0x1, but must be 0x0");
     assert_eq!(field(20, &[0x40, 0x03]), "IPv4 fragment offset is 0x3, but must be 0x0");
     assert_eq!(field(23, &[6]), "IPv4 protocol is 0x6, but must be 0x11");
-    assert_eq!(told(ipv6(4), 20, &[0], true), "IPv6 next header is 0x0, but must be 0x11");
+    assert_eq!(refusal(ipv6(4), 20, &[0], true), "IPv6 next header is 0x0, but must be 0x11");
     assert_eq!(
-        told(ipv6(4), 38, &v4(9).0, true),
+        refusal(ipv6(4), 38, &v4(9).0, true),
         "the destination ::ffff:192.0.2.9 of an IPv6 header is an IPv4 address: send it over IPv4"
     );
     assert_eq!(field(36, &[0x12, 0xB6]), "UDP destination port is 0x12b6, but must be 0x12b7");
     assert_eq!(field(38, &[0, 31]), "UDP length is 31 bytes, but must be from 32 to 32");
-    let checksum = told(send.clone(), 24, &[0, 0], false);
+    let checksum = refusal(send.clone(), 24, &[0, 0], false);
     assert!(checksum.starts_with("IPv4 header checksum is 0x0, but must be 0x"), "{checksum}");
     let (_, check) = datagram(&send);
-    let corrupt = told(send.clone(), 62, &(check ^ 1).to_le_bytes(), false);
+    let corrupt = refusal(send.clone(), 62, &(check ^ 1).to_le_bytes(), false);
     assert_eq!(
         corrupt,
         format!("the invariant check sequence is {:#010x}, but the packet's is {check:#010x}", check ^ 1)
     );
     for opcode in [0x15, 0x18, 0x2C, 0x36, 0x40, 0x63, 0x66, 0x81, 0xC0] {
-        let told = field(42, &[opcode]);
-        assert_eq!(told, format!("opcode {opcode:#04x} is not one of RC, UC or UD that the card knows"));
+        let refusal = field(42, &[opcode]);
+        assert_eq!(refusal, format!("opcode {opcode:#04x} is not one of RC, UC or UD that the card knows"));
     }
     assert_eq!(field(43, &[0x41]), "transport header version is 0x1, but must be 0x0");
     let empty = frame(&packet(OPCODES[4], (v6(1), v6(2)), numbers(), b""));
-    assert_eq!(told(empty, 63, &[0x70], true), "the pad count is 3, but only 0 bytes of payload and padding are there");
+    assert_eq!(
+        refusal(empty, 63, &[0x70], true),
+        "the pad count is 3, but only 0 bytes of payload and padding are there"
+    );
     assert_eq!(field(42, &[0x11]), "opcode 0x11 carries no payload, but 4 bytes follow its headers");
     assert_eq!(field(42, &[0x0A]), "the RDMA extended header needs 16 bytes, but only 8 are left");
     assert_eq!(field(42, &[0x13]), "the atomic extended header needs 28 bytes, but only 8 are left");
-    let acknowledgement = told(ipv4(17), 54, &[0x64], true);
+    let acknowledgement = refusal(ipv4(17), 54, &[0x64], true);
     assert_eq!(acknowledgement, "syndrome 0x64 is reserved or not one that opcode 0x11 may carry");
-    let atomic = told(ipv4(18), 54, &[0x60], true);
+    let atomic = refusal(ipv4(18), 54, &[0x60], true);
     assert_eq!(atomic, "syndrome 0x60 is reserved or not one that opcode 0x12 may carry");
 
     // Lengths that agree with one another and with no packet.
@@ -338,8 +342,8 @@ fn malformed_frames_are_reported_by_field_value_and_limit() {
     odd[38..40].copy_from_slice(&31_u16.to_be_bytes());
     odd.extend_from_slice(&[0; 4]);
     fix(&mut odd);
-    let told = wire::decode(&odd).expect_err("7 bytes").to_string();
-    assert_eq!(told, "payload and padding modulo 4 is 0x3, but must be 0x0");
+    let refusal = wire::decode(&odd).expect_err("7 bytes").to_string();
+    assert_eq!(refusal, "payload and padding modulo 4 is 0x3, but must be 0x0");
 }
 
 proptest! {

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Names that are tried for a file that is not complete: one is taken only if a program of the same number was killed.
 const MOST_NAMES: u32 = 1000;
 
-/// An output file that is written beside its place, in the same folder, and moved there by [`NewFile::finish`]: after a
-/// full disk or an interruption there is the file of before, or none. Dropped before, it leaves nothing.
+/// An output file that is written under a temporary name in the same folder, and moved to its place by
+/// [`NewFile::finish`]: after a full disk or an interruption there is the file of before, or none. Dropped before, it
+/// leaves nothing.
 ///
 /// What is no regular file (a pipe, a terminal, `/dev/null`) is written where it is. A symbolic link stays one, and the
 /// file that it leads to is replaced.
@@ -17,7 +18,7 @@ const MOST_NAMES: u32 = 1000;
 pub struct NewFile {
     file: BufWriter<File>,
     /// Where it is until it is complete; `None` for what is written where it is.
-    beside: Option<PathBuf>,
+    temporary: Option<PathBuf>,
     place: PathBuf,
 }
 
@@ -34,7 +35,7 @@ impl NewFile {
                 // A file that may not be written is not replaced either.
                 let open = OpenOptions::new().write(true).open(path)?;
                 if !there.is_file() {
-                    return Ok(Self { file: BufWriter::new(open), beside: None, place: path.to_owned() });
+                    return Ok(Self { file: BufWriter::new(open), temporary: None, place: path.to_owned() });
                 }
                 (path.canonicalize()?, Some(there))
             }
@@ -48,8 +49,8 @@ impl NewFile {
             return Err(io::Error::new(ErrorKind::InvalidInput, "it is no name of a file"));
         }
         let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let (file, beside) = create_beside(folder)?;
-        let this = Self { file: BufWriter::new(file), beside: Some(beside), place };
+        let (file, temporary) = create_temporary(folder)?;
+        let this = Self { file: BufWriter::new(file), temporary: Some(temporary), place };
         if let Some(old) = old {
             this.file.get_ref().set_permissions(old.permissions())?;
         }
@@ -62,22 +63,22 @@ impl NewFile {
     /// It could not be written whole; nothing is left of it, and what was at its place still is.
     pub fn finish(mut self) -> io::Result<()> {
         self.file.flush()?;
-        if let Some(beside) = &self.beside {
-            fs::rename(beside, &self.place)?;
-            self.beside = None;
+        if let Some(temporary) = &self.temporary {
+            fs::rename(temporary, &self.place)?;
+            self.temporary = None;
         }
         Ok(())
     }
 }
 
 /// A file of a name that no other has: short, so that it does not exceed what the name of the file itself keeps.
-fn create_beside(folder: &Path) -> io::Result<(File, PathBuf)> {
+fn create_temporary(folder: &Path) -> io::Result<(File, PathBuf)> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     for _ in 0..MOST_NAMES {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let beside = folder.join(format!(".part-{}-{number}", std::process::id()));
-        match OpenOptions::new().write(true).create_new(true).open(&beside) {
-            Ok(file) => return Ok((file, beside)),
+        let temporary = folder.join(format!(".part-{}-{number}", std::process::id()));
+        match OpenOptions::new().write(true).create_new(true).open(&temporary) {
+            Ok(file) => return Ok((file, temporary)),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
@@ -97,9 +98,9 @@ impl Write for NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        if let Some(beside) = self.beside.take() {
+        if let Some(temporary) = self.temporary.take() {
             // Not complete; that it stays is no failure of its own.
-            drop(fs::remove_file(beside));
+            drop(fs::remove_file(temporary));
         }
     }
 }
@@ -133,7 +134,7 @@ pub fn attempt(path: impl AsRef<Path>) -> io::Result<()> {
 pub fn attempt_folder(folder: impl AsRef<Path>) -> io::Result<()> {
     let folder = folder.as_ref();
     fs::create_dir_all(folder)?;
-    create_beside(folder).and_then(|(_, beside)| fs::remove_file(beside))
+    create_temporary(folder).and_then(|(_, temporary)| fs::remove_file(temporary))
 }
 
 #[cfg(test)]
@@ -197,7 +198,7 @@ mod tests {
         assert_eq!(fs::read(&file).unwrap(), b"new");
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         write("/dev/null", "nowhere").unwrap();
-        // A device that is always full: the failure is told, and not lost in a buffer.
+        // A device that is always full: the failure is reported, and not lost in a buffer.
         assert_eq!(write("/dev/full", "x").unwrap_err().kind(), ErrorKind::StorageFull);
     }
 }

@@ -28,7 +28,7 @@ pub struct State {
     pub time_ps: u64,
     /// Cards in the order of their names.
     pub cards: Vec<Card>,
-    /// Races for memory; absent where the machine does not look for them.
+    /// Races for memory; absent where the machine does not detect them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub races: Option<Races>,
 }
@@ -286,7 +286,7 @@ mod tests {
         let state = State::new(&Snapshot { model: "M".to_owned(), now_ps: 17, cards: Vec::new(), races: None });
         state.write(&path).expect("written");
         assert_eq!(State::read(&path).expect("read"), state);
-        assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1, "nothing is left beside it");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1, "nothing else is left");
         assert!(state.write(&folder.path().join("no/such/folder")).is_err());
     }
 }

@@ -27,7 +27,7 @@ pub const MODEL: &str = CostModel::NAME;
 pub struct Emulated {
     /// The provider. The machine follows it and its objects to every thread that uses them.
     pub provider: Provider,
-    /// The machine, to look at and to let time pass; see [`Machine::with`].
+    /// The machine, to inspect and to let time pass; see [`Machine::with`].
     pub machine: Machine,
 }
 

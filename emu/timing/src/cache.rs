@@ -74,7 +74,7 @@ impl Cache {
         self.touch_evicting(line) == Touch::Hit
     }
 
-    /// As [`Cache::touch`]; tells which line had to go for it, if one had to.
+    /// As [`Cache::touch`]; also returns which line was evicted for it, if one was.
     #[inline]
     pub fn touch_evicting(&mut self, line: u64) -> Touch {
         let set = self.set(line);
@@ -117,7 +117,7 @@ impl Cache {
         self.tags[set..set + self.ways].contains(&line)
     }
 
-    /// Takes `line` out; tells whether it was there.
+    /// Takes `line` out; returns whether it was there.
     #[inline]
     pub fn remove(&mut self, line: u64) -> bool {
         let set = self.set(line);

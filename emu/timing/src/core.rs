@@ -9,7 +9,7 @@
 //! machine may take back what has not been issued, [`Core::cut`].
 //!
 //! Threads are in a ring in the order of their last issues, four bits each in one number: the one in front is nearly
-//! always the next. Those that become ready much later are parked elsewhere, so that nobody looks at them every cycle.
+//! always the next. Those that become ready much later are parked elsewhere, so that they are not examined every cycle.
 
 /// Threads of a core.
 pub const THREADS: usize = 16;
@@ -121,9 +121,9 @@ pub struct Issue {
 }
 
 impl Core {
-    /// A core without threads that issues up to `width` instructions per cycle, those of one thread at least
-    /// `gap_millicycles` thousandths of a cycle (1000 and more) apart. Loads and stores executed ahead take that many
-    /// cycles, at least 1.
+    /// A core without threads that issues up to `width` instructions per cycle. Those of one thread are issued at least
+    /// `gap_millicycles` thousandths of a cycle (1000 and more) after one another. Loads and stores executed ahead take
+    /// that many cycles, at least 1.
     #[must_use]
     pub const fn new(width: u32, gap_millicycles: u64, load_cycles: u64, store_cycles: u64) -> Self {
         let ordinary = (gap_millicycles / 1000, (gap_millicycles % 1000) as u32);
@@ -162,8 +162,8 @@ impl Core {
     }
 
     /// A thread is ready from `at` on, issues `ahead` instructions (up to [`MOST_AHEAD`]) that have been executed
-    /// already, and then comes back. What they are tell `kinds`, two bits each, the first in the lowest: 0 an ordinary
-    /// one, 1 a load, 2 a store. It must not be scheduled yet. A thread of which the core has not been told has none.
+    /// already, and then comes back. `kinds` gives what they are, two bits each, the first in the lowest: 0 an ordinary
+    /// one, 1 a load, 2 a store. It must not be scheduled yet. A thread that was never scheduled has none.
     #[inline]
     pub fn schedule(&mut self, thread: usize, at: u64, ahead: u32, kinds: u64) {
         self.threads[thread].left = ahead;

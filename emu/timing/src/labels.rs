@@ -1,4 +1,4 @@
-//! Ranges of addresses with names, to tell what accesses went to.
+//! Ranges of addresses with names, to show what accesses went to.
 
 use crate::memory::Counts;
 

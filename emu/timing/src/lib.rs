@@ -1,4 +1,4 @@
-//! Timing model of BlueField-3's DPA: what instructions and accesses cost, as far as published figures tell.
+//! Timing model of BlueField-3's DPA: what instructions and accesses cost, as far as published figures show.
 //!
 //! Pure arithmetic on integers: no clock, no randomness, no floating point. [`Parameters`] are the numbers with their
 //! origins (one of them fitted, in `models/m2.toml`), [`Model`] the same for use; [`Core`] decides which thread issues

@@ -32,7 +32,7 @@ pub enum Origin {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameter {
-    /// In the unit that the name tells.
+    /// In the unit that the name gives.
     pub value: u64,
     /// Least and greatest value that a sensitivity sweep tries.
     pub range: [u64; 2],
@@ -45,7 +45,7 @@ pub struct Parameter {
 /// All numbers of a model, by group and name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parameters {
-    /// Name and version, which stand beside every figure.
+    /// Name and version, which stand with every figure.
     pub name: String,
     /// Groups of numbers, by name.
     #[serde(flatten)]
@@ -169,24 +169,24 @@ mod tests {
         let swept = all.with("loads", "l3_cycles", 115).unwrap();
         assert_eq!(swept.name, "M.2 with loads.l3_cycles = 115");
         assert_eq!(all.with("loads", "l3_cycles", 128).unwrap(), all);
-        let told = |result: Result<Parameters, ParametersError>| result.unwrap_err().to_string();
+        let refusal = |result: Result<Parameters, ParametersError>| result.unwrap_err().to_string();
         assert_eq!(
-            told(all.with("loads", "l4_cycles", 1)),
+            refusal(all.with("loads", "l4_cycles", 1)),
             "parameter loads.l4_cycles is missing: models/m2.toml lists all"
         );
         assert_eq!(
-            told(all.with("instructions", "gap_millicycles", 0)),
+            refusal(all.with("instructions", "gap_millicycles", 0)),
             "parameter instructions.gap_millicycles is 0: 1000 to 7000 thousandths of a cycle"
         );
         let text = toml::to_string(&all).unwrap();
         assert_eq!(Parameters::parse(&text).unwrap(), all);
-        assert!(told(Parameters::parse(&text.replace("l3_cycles", "l5_cycles"))).contains("l3_cycles is missing"));
+        assert!(refusal(Parameters::parse(&text.replace("l3_cycles", "l5_cycles"))).contains("l3_cycles is missing"));
         assert!(
-            told(Parameters::parse(&format!(
+            refusal(Parameters::parse(&format!(
                 "{text}\n[loads.new]\nvalue = 1\nrange = [1, 1]\norigin = \"logs\"\nsource = \"\"\n"
             )))
             .contains("loads.new means nothing")
         );
-        assert!(told(Parameters::parse("name = 7")).starts_with("not a file of timing parameters"));
+        assert!(refusal(Parameters::parse("name = 7")).starts_with("not a file of timing parameters"));
     }
 }

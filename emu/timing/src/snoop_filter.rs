@@ -5,7 +5,7 @@
 pub(crate) const WINDOW_LINE: u64 = 1 << 62;
 
 /// Number of L1s that may hold each line. Lines share counters, so a count may be too high; that costs time, not
-/// correctness. The hash keeps apart the stacks of threads, which lie powers of two from one another, and adjacent
+/// correctness. The hash separates the stacks of threads, which lie powers of two from one another, and adjacent
 /// queues.
 #[derive(Clone, Debug)]
 pub(crate) struct SnoopFilter {
@@ -28,7 +28,7 @@ impl SnoopFilter {
         (group * Self::GROUP + line % Self::GROUP) as usize
     }
 
-    /// One more L1 holds a line; tells whether others may.
+    /// One more L1 holds a line; returns whether others may.
     #[inline]
     pub(crate) fn add(&mut self, line: u64) -> bool {
         if line & WINDOW_LINE != 0 {

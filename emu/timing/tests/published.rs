@@ -13,9 +13,9 @@ enum Access {
     Store,
 }
 
-/// `threads` run loops of accesses and two ordinary instructions, `stride` bytes apart over `set` bytes each, `passes`
-/// times. A loop has one load, or eight stores: the costs of stores are derived from whole lines written, those of
-/// loads from loops of three. Returns the cycles that the loops after the first pass over `set` took.
+/// `threads` run loops of accesses and two ordinary instructions, at a stride of `stride` bytes over `set` bytes each,
+/// `passes` times. A loop has one load, or eight stores: the costs of stores are derived from whole lines written,
+/// those of loads from loops of three. Returns the cycles that the loops after the first pass over `set` took.
 fn loops(
     all: &Parameters,
     space: Space,
@@ -106,14 +106,14 @@ fn bandwidths_are_near_the_published_ones() {
         (Space::Arm, Access::Store, 0.44, 14.0),
         (Space::Host, Access::Store, 0.44, 14.0),
     ] {
-        let mut told = Vec::new();
+        let mut rates = Vec::new();
         for (threads, set) in [(1, 5 << 20), (190, 32 << 10)] {
             let (cycles, accesses) = loops(&dram, space, access, threads, 8, set, 2);
-            told.push(accesses as f64 * 8.0 / (cycles as f64 / 1.8));
+            rates.push(accesses as f64 * 8.0 / (cycles as f64 / 1.8));
         }
-        println!("{space:?}: {told:.3?} GB/s, published {one} and {all}");
-        assert!(within(20, told[0], one), "{space:?}: {told:.3?}, published {one}, {all}");
-        assert!(within(20, told[1], all), "{space:?}: {told:.3?}, published {one}, {all}");
+        println!("{space:?}: {rates:.3?} GB/s, published {one} and {all}");
+        assert!(within(20, rates[0], one), "{space:?}: {rates:.3?}, published {one}, {all}");
+        assert!(within(20, rates[1], all), "{space:?}: {rates:.3?}, published {one}, {all}");
     }
     assert_eq!(UNITS_PER_NS, 12_600);
 }
@@ -136,7 +136,7 @@ fn what_the_card_writes_is_gone_from_the_l1s_and_in_l2() {
         memory.begin(thread);
         assert_eq!(memory.load(thread, Space::Dpa, 0x1000, at + 200), l2, "a new activation begins with an empty L1");
     }
-    // Payload that no thread looks at.
+    // Payload that no thread reads.
     memory.written_by_card(0x10_0000, 4096);
     assert_eq!(memory.load(3, Space::Dpa, 0x10_0fc0, 4000), l2);
 }

@@ -168,7 +168,7 @@ fn a_place_that_cannot_be_written_is_named_with_its_variable() {
     // Races are written beside what the program does: a line, and it goes on.
     let races = [("FLEXCAST_RACES", &*below)];
     for (machine, words) in
-        [("detect_races = true", "cannot be written"), ("cards = 1", "the machine looks for no races")]
+        [("detect_races = true", "cannot be written"), ("cards = 1", "the machine detects no races")]
     {
         let (success, stdout, stderr) = run_with(&program, "race", machine, &races);
         assert!(success && stdout.contains("raced"), "{stdout}{stderr}");

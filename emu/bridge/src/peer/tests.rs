@@ -54,9 +54,9 @@ impl Mesh {
         for (other, peer) in peers.iter_mut().enumerate().filter(|(other, _)| *other != end) {
             for _ in 0..most {
                 let Some(header) = ways[other][end].pop_front() else { break };
-                peer.hear(*here, header);
+                peer.receive(*here, header);
             }
-            if peer.must_be_told(*here) {
+            if peer.must_report(*here) {
                 ways[end][other].push_back(peer.header(*here, 0));
             }
             let more = frames.iter().filter(|(to, _)| *to == other).map(|(_, count)| count).sum();
@@ -75,7 +75,7 @@ impl Mesh {
             peer.judge(*here, Duration::from_micros(10), &mut written_off);
             if peer.should_be_asked(*here, *now) {
                 ways[end][other].push_back(peer.question(*here, *now));
-            } else if peer.must_be_told(*here) {
+            } else if peer.must_report(*here) {
                 ways[end][other].push_back(peer.header(*here, 0));
             }
         }
@@ -84,14 +84,14 @@ impl Mesh {
     }
 
     /// Ends take turns, none longer than the others, and have nothing new to send: every clock goes on.
-    fn settles(&mut self, told: &str) {
+    fn settles(&mut self, case: &str) {
         let before: Vec<u64> = self.heres.iter().map(|here| here.clock_ps).collect();
         for _ in 0..2_000 {
             (0..self.heres.len()).for_each(|end| self.poll(end, usize::MAX, &[], 20 * US_PS, false));
         }
         for (end, (here, before)) in self.heres.iter().zip(before).enumerate() {
             let moved_ps = here.clock_ps - before;
-            assert!(moved_ps > 1_000 * US_PS, "{told}: end {end} has moved by {} us", moved_ps / US_PS);
+            assert!(moved_ps > 1_000 * US_PS, "{case}: end {end} has moved by {} us", moved_ps / US_PS);
         }
     }
 }

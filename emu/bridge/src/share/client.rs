@@ -14,8 +14,8 @@ use super::message::{self, Verdict};
 
 /// Time between two attempts to connect.
 pub(crate) const AGAIN: Duration = Duration::from_millis(10);
-/// Time between two looks for events.
-const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
+/// Time between two polls for events.
+const BETWEEN_POLLS: Duration = Duration::from_micros(200);
 
 /// Why the process with the card does not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,7 +65,7 @@ pub struct Remote {
     timeout: Duration,
     pid: i32,
     lost: OnceLock<Lost>,
-    /// The thread that looks for events has been started.
+    /// The thread that polls for events has been started.
     watched: Mutex<bool>,
 }
 
@@ -102,7 +102,7 @@ impl Remote {
         })
     }
 
-    /// Tries once: a connection, or none yet because the other process does not serve yet. Of a failure it tells
+    /// Tries once: a connection, or none yet because the other process does not serve yet. Of a failure it returns
     /// whether another attempt may do better.
     fn connect(socket: &Path, named: &Path, timeout: Duration) -> Result<Option<UnixStream>, (Lost, bool)> {
         let refused = |why: String| (Lost::Refused { socket: named.to_owned(), why }, false);
@@ -162,24 +162,24 @@ impl Remote {
 
     fn stream(&self) -> Result<MutexGuard<'_, UnixStream>, Lost> {
         let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        // Looked at behind the lock: an answer that came too late must not be taken for that to another message.
+        // Checked behind the lock: an answer that came too late must not be taken for that to another message.
         self.lost.get().map_or(Ok(stream), |lost| Err(lost.clone()))
     }
 
-    /// Has `look` called again and again, by a thread that leaves signals to the program's threads, until it says
+    /// Has `poll` called again and again, by a thread that leaves signals to the program's threads, until it says
     /// `false`. The first call starts it, and the others do nothing.
     ///
     /// # Errors
     /// The system has no thread left.
-    pub fn watch(&self, look: fn() -> bool) -> io::Result<()> {
+    pub fn watch(&self, poll: fn() -> bool) -> io::Result<()> {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         if *watched {
             return Ok(());
         }
         let keep = move || {
             let _ = SigSet::all().thread_block();
-            while look() {
-                std::thread::sleep(BETWEEN_LOOKS);
+            while poll() {
+                std::thread::sleep(BETWEEN_POLLS);
             }
         };
         std::thread::Builder::new().name("flexcast-events".to_owned()).spawn(keep)?;
@@ -202,7 +202,7 @@ impl Remote {
     ///
     /// # Errors
     /// [`Lost`].
-    pub fn tell(&self, request: &[u8]) -> Result<(), Lost> {
+    pub fn send(&self, request: &[u8]) -> Result<(), Lost> {
         let stream = self.stream()?;
         message::send(&*stream, request).map_err(|error| self.lose(&error))
     }

@@ -30,14 +30,14 @@ impl Seldom {
 pub struct RemoteClock {
     /// What it was, and when.
     known: Option<(u64, Instant)>,
-    told_ps: u64,
+    given_ps: u64,
 }
 
 impl RemoteClock {
-    /// One that has not been looked at.
+    /// One that has not been read.
     #[must_use]
     pub const fn new() -> Self {
-        Self { known: None, told_ps: 0 }
+        Self { known: None, given_ps: 0 }
     }
 
     /// Virtual time in picoseconds; `ask` asks the other process, and fails if that is lost.
@@ -53,7 +53,7 @@ impl RemoteClock {
         let since = at.elapsed();
         let ahead = if is_lost() { since } else { since.min(ASK) };
         let ahead_ps = (ahead.as_nanos() as u64).saturating_mul(PS_PER_NS);
-        self.told_ps = self.told_ps.max(time_ps.saturating_add(ahead_ps));
-        self.told_ps
+        self.given_ps = self.given_ps.max(time_ps.saturating_add(ahead_ps));
+        self.given_ps
     }
 }

@@ -23,8 +23,8 @@ use crate::process::Process;
 const GREETING: Duration = Duration::from_secs(2);
 /// Longest between the first byte of a message and its last, in either direction.
 const MESSAGE: Duration = Duration::from_secs(10);
-/// A process whose end cannot be watched is looked at this often.
-const LOOK: Duration = Duration::from_secs(1);
+/// A process whose end cannot be watched is checked this often.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// What a message of another process leads to.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ pub struct ShareCounters {
     pub welcomed: u64,
     /// Of those, gone again.
     pub ended: u64,
-    /// Refused: of another user, or one that cannot be told.
+    /// Refused: of another user, or one that cannot be determined.
     pub other_users: u64,
     /// Refused: no greeting, or of another version.
     pub strangers: u64,
@@ -280,7 +280,8 @@ impl Watched {
         loop {
             let mut polls = vec![PollFd::new(socket, PollFlags::POLLIN)];
             polls.extend(self.end.as_ref().map(|end| PollFd::new(end.as_fd(), PollFlags::POLLIN)));
-            let most = if self.end.is_some() { PollTimeout::NONE } else { PollTimeout::from(LOOK.as_millis() as u16) };
+            let most =
+                if self.end.is_some() { PollTimeout::NONE } else { PollTimeout::from(CHECK_EVERY.as_millis() as u16) };
             let ready = poll(&mut polls, most).unwrap_or(0);
             let ended = polls.get(1).and_then(PollFd::any).unwrap_or(false);
             // With a closed end as well: what was sent before it ended is of no use to anybody.

@@ -6,8 +6,8 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-/// Where connections come in. The lock beside the socket is kept as long as the process, so that a socket whose lock is
-/// free is one that was left.
+/// Where connections come in. The lock next to the socket is kept as long as the process, so that a socket whose lock
+/// is free is one that was left.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     pub(crate) listener: UnixListener,

@@ -33,7 +33,7 @@ fn a_file_says_what_the_machine_is() {
     assert!(read("command_ps = 1000000000000").config().is_ok());
     for command_ps in [1_000_000_000_001, i64::MAX as u64] {
         let refused = read(&format!("command_ps = {command_ps}")).config();
-        assert!(matches!(refused, Err(ConfigError::CommandTooLong { command_ps: told }) if told == command_ps));
+        assert!(matches!(refused, Err(ConfigError::CommandTooLong { command_ps: reported }) if reported == command_ps));
     }
     let joined = read("command_ps = 5000\n[bridge]\nlisten = \"127.0.0.1:1\"\npeer = \"127.0.0.1:2\"");
     assert!(matches!(joined.config(), Err(ConfigError::CommandTime { command_ps: 5000 })));

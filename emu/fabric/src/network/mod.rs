@@ -37,8 +37,8 @@ use crate::{Destination, NetworkFrame};
 
 /// A network of a topology. Port `h` of [`Fabric`] is that of host `h`.
 ///
-/// What a host sends waits in its port, which says when it is full and when it is free again (see
-/// [`FabricEffects::rooms`]) but refuses nothing; [`Network::backlog_bytes`] tells how much waits.
+/// What a host sends waits in its port, which reports when it is full and when it is free again (see
+/// [`FabricEffects::rooms`]) but refuses nothing; [`Network::backlog_bytes`] gives the bytes that wait.
 #[derive(Clone, Debug)]
 pub struct Network<F> {
     hosts: usize,
@@ -229,7 +229,7 @@ impl<F: NetworkFrame> Network<F> {
             match due {
                 Due::Arrival(slot) => self.arrive(at_ps, port, slot, fx),
                 Due::Credit => self.wake(at_ps, port, fx),
-                Due::Room => self.look_for_room(at_ps, port, fx),
+                Due::Room => self.check_for_room(at_ps, port, fx),
                 Due::Serve => self.serve(at_ps, port, fx),
             }
         }

@@ -76,9 +76,9 @@ pub(super) struct Port {
     /// When the next event for a free port is due.
     pub(super) serve_ps: u64,
     pub(super) arbiter: Arbiter,
-    /// Queues of which the host has been told that they are full, a bit each.
+    /// Queues that have been reported full to the host, a bit each.
     pub(super) full: u8,
-    /// When the next look for room is due.
+    /// When the next check for room is due.
     pub(super) room_ps: u64,
     pub(super) line: Option<Box<Line>>,
     pub(super) counters: PortCounters,
@@ -216,15 +216,15 @@ impl Port {
         }
     }
 
-    /// When to look again, if the first frame of a queue lacks credit and no earlier look is planned. Remembers the
+    /// When to check again, if the first frame of a queue lacks credit and no earlier check is planned. Remembers the
     /// answer.
     #[inline]
     pub(super) fn plan_wake(&mut self, now_ps: u64) -> Option<u64> {
         let mut next_ps = None;
         for class in 0..PRIORITIES {
             let Some(&Waiting { bytes, .. }) = self.waiting[class].front() else { continue };
-            // Credit that is back is no reason to look again: a frame that has it and has not come far enough waits for
-            // that alone.
+            // Credit that is back is no reason to check again: a frame that has it and has not come far enough waits
+            // for that alone.
             if !self.has_credit(now_ps, class, bytes)
                 && let Some(credit) = &self.credit
                 && let Some(&Reverse((at_ps, _))) = credit[class].returns.peek()
@@ -251,7 +251,7 @@ impl Port {
         self.arbiter.next(ready)
     }
 
-    /// When to look for a frame again that could leave, if no earlier look is planned: when the port is free, or when
+    /// When to check again for a frame that could leave, if no earlier check is planned: when the port is free, or when
     /// the first of a queue has come far enough. Remembers the answer.
     pub(super) fn plan_serve(&mut self, now_ps: u64) -> Option<u64> {
         let heads = self.waiting.iter().filter_map(VecDeque::front).map(|head| head.ready_ps.max(self.busy_until_ps));

@@ -20,7 +20,7 @@ impl<F: NetworkFrame> Network<F> {
         if self.switching.priorities == Priorities::Shared { u8::MAX } else { 1 << class }
     }
 
-    /// A port was given a frame: a host that gave too many is told.
+    /// A port was given a frame: notifies a host that gave too many.
     #[inline]
     pub(super) fn check_room(&mut self, now_ps: u64, port: u32, class: usize, fx: &mut FabricEffects<F>) {
         let priorities = self.priorities_of(class);
@@ -32,8 +32,8 @@ impl<F: NetworkFrame> Network<F> {
         }
     }
 
-    /// Plans the next look at a full port, unless too much of what it has waits for credit or its turn: then that plans
-    /// it.
+    /// Plans the next check of a full port, unless too much of what it has waits for credit or its turn: then that
+    /// plans it.
     #[inline]
     pub(super) fn plan_room(&mut self, now_ps: u64, port: u32) {
         let state = &mut self.ports[port as usize];
@@ -49,8 +49,8 @@ impl<F: NetworkFrame> Network<F> {
         }
     }
 
-    /// Looks at a port that was full.
-    pub(super) fn look_for_room(&mut self, now_ps: u64, port: u32, fx: &mut FabricEffects<F>) {
+    /// Checks a port that was full for room.
+    pub(super) fn check_for_room(&mut self, now_ps: u64, port: u32, fx: &mut FabricEffects<F>) {
         let state = &mut self.ports[port as usize];
         if now_ps >= state.room_ps {
             state.room_ps = NEVER_PS;

@@ -10,7 +10,7 @@ use crate::NetworkFrame;
 use crate::fabric::FabricEffects;
 
 impl<F: NetworkFrame> Network<F> {
-    /// Sends what can leave a port now and plans the next look at it.
+    /// Sends what can leave a port now and plans when to serve it next.
     ///
     /// Of frames that could leave at an instant, the arbiter's choice does, so the port is idle only when no queue has
     /// a first frame that has come far enough and has credit. Queues do not wait for each other: credit is theirs
@@ -36,7 +36,7 @@ impl<F: NetworkFrame> Network<F> {
         if let Some(at_ps) = port.plan_serve(now_ps) {
             self.calendar.push(at_ps, egress, Due::Serve);
         }
-        // A busy port looks at its credit when it is free.
+        // A busy port checks its credit when it is free.
         if port.busy_until_ps <= now_ps
             && let Some(at_ps) = port.plan_wake(now_ps)
         {

@@ -35,8 +35,8 @@ impl<F> Sums<F> {
 
 impl<F: NetworkFrame> Network<F> {
     /// A frame for a sum has come to a switch. It goes on, as the sum, through the port that is appended to `ways` if
-    /// it is the last one; otherwise its contents stay here. Tells whether the switch has a use for it: not from where
-    /// no member is, nor from the host that gets the sum.
+    /// it is the last one; otherwise its contents stay here. Returns whether the switch has a use for it: not from
+    /// where no member is, nor from the host that gets the sum.
     pub(super) fn sum(
         &mut self,
         (switch, ingress): (usize, u32),

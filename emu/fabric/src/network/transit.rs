@@ -13,7 +13,7 @@ use crate::routes::Routes;
 /// assumption; it is 2.6 ns at 200 Gbit/s.
 const CUT_THROUGH_BYTES: u64 = 64;
 
-/// Where a frame goes, looked up once.
+/// Where a frame goes, determined once.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum To {
     Host(u32),

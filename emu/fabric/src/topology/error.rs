@@ -27,7 +27,7 @@ pub enum TopologyError {
     /// Nothing to join.
     #[error("the topology has no hosts: add at least one [[host]]")]
     NoHosts,
-    /// A name that cannot be told from a port.
+    /// A name that cannot be distinguished from a port.
     #[error("{name:?} is no name for a node or link: use 1 to 64 characters without ':', '*' or white space")]
     BadName {
         /// The name.

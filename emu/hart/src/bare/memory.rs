@@ -14,7 +14,7 @@ type Segment<'a> = (u64, &'a [u8], u64);
 /// Address ranges backed by bytes.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// Ascending, apart.
+    /// Ascending, without overlap.
     regions: Vec<Region>,
     /// Where the last access was; the next is likely there too.
     last: usize,

@@ -43,7 +43,7 @@ pub(crate) fn execute(
     Ok(None)
 }
 
-/// Another process may name what it has made; programs of this one have handles, which are looked up before.
+/// Another process may name what it has made; programs of this one have handles, which are checked before.
 fn own(caller: &Caller<'_>, kind: Kind, number: u32) -> std::result::Result<(), Refusal> {
     let has = kind.class().map_or(caller.other.is_none(), |class| caller.has(class, number));
     if has {

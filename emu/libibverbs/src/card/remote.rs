@@ -65,7 +65,7 @@ fn allow(pid: i32) {
 /// What the card refuses; the process is gone.
 pub(crate) fn call(link: &Remote, id: FunctionId, request: Request) -> Result<Answer> {
     cards(link)?;
-    // What this thread has written is there when the card is told of it.
+    // What this thread has written is there when the card is notified of it.
     fence(Ordering::SeqCst);
     ask(link, id, &request)
 }
@@ -74,13 +74,13 @@ pub(crate) fn call(link: &Remote, id: FunctionId, request: Request) -> Result<An
 ///
 /// # Errors
 /// The process is gone.
-pub(crate) fn tell(link: &Remote, id: FunctionId, request: Request) -> Result<()> {
+pub(crate) fn send(link: &Remote, id: FunctionId, request: Request) -> Result<()> {
     fence(Ordering::SeqCst);
-    Ok(link.tell(&message(id, &request)?)?)
+    Ok(link.send(&message(id, &request)?)?)
 }
 
-/// Looks at, or stores to, memory that a card in another process reads and writes meanwhile: what was stored before is
-/// there before it, and what is read behind it is as new.
+/// Loads from, or stores to, memory that a card in another process reads and writes meanwhile: what was stored before
+/// is there before it, and what is read behind it is as new.
 pub(crate) fn publish<R>(f: impl FnOnce() -> R) -> R {
     fence(Ordering::SeqCst);
     let result = f();

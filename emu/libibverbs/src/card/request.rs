@@ -8,7 +8,7 @@ use super::refusal::{Kind, Refusal};
 use crate::errno::{Errno, Result};
 
 /// A request. Addresses are of the memory of the program that makes it, and so are those of queues: their `space` is
-/// not looked at.
+/// not read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// The first of another process: the cards there are. The address of [`PROBE`] in its memory shows that the card

@@ -9,14 +9,14 @@ use crate::dpa::thread::L1;
 /// Costs of one thread's accesses. Each method moves `cycles`, which shows the cycle at which the access begins, to the
 /// one at which the thread goes on.
 pub(crate) trait Costs {
-    /// Whether atomic operations cost what a load and a store do; otherwise [`Costs::atomic`] tells.
+    /// Whether atomic operations cost what a load and a store do; otherwise [`Costs::atomic`] gives their cost.
     const ATOMICS_ARE_ACCESSES: bool;
     /// Whether accesses are calls. A hart that runs by itself is faster so: its loop keeps more in registers.
     const ACCESSES_ARE_CALLS: bool;
     /// Whether accesses may be executed ahead of their issue.
     const MAY_LEAD: bool;
 
-    /// A load; true if [`Costs::roll_back`] has to be called before memory is looked at. Likewise stores and atomic
+    /// A load; true if [`Costs::roll_back`] has to be called before memory is read. Likewise stores and atomic
     /// operations.
     #[must_use]
     fn load(&mut self, addr: u64, cycles: &mut u64) -> bool;
@@ -30,8 +30,8 @@ pub(crate) trait Costs {
     fn stored(&mut self, _addr: u64) {}
     /// Rolls back what other threads have executed ahead at an address.
     fn roll_back(&mut self, _addr: u64, _memory: &mut ProcessMemory) {}
-    /// Whether a load may be executed ahead; then [`Costs::loaded_ahead`] tells of it. Likewise a store, with the value
-    /// that was there.
+    /// Whether a load may be executed ahead; then [`Costs::loaded_ahead`] is called for it. Likewise a store, with the
+    /// value that was there.
     fn load_ahead(&mut self, _addr: u64) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! The bus of a thread whose memory is weak or looked at for races.
+//! The bus of a thread whose memory is weak or checked for races.
 
 use emu_hart::{Atomic, Fault, Hart, Limits, Stop, Text};
 
@@ -85,7 +85,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
         if let Some(races) = &mut watch.races
             && predecessor & (bits::R | bits::I) != 0
         {
-            races.may_have_heard(place.key());
+            races.may_synchronise(place.key());
         }
         let Some(weak) = &mut watch.weak else { return };
         let order = weak.order(place.key(), place.process);
@@ -118,7 +118,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
         if let Some((watch, _)) = self.watched()
             && let Some(races) = &mut watch.races
         {
-            races.may_have_heard(key);
+            races.may_synchronise(key);
         }
         if let Some((watch, mut place)) = self.watched()
             && let Some(weak) = &mut watch.weak
@@ -199,7 +199,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
 }
 
 /// Runs instruction by instruction, so that every access has its program counter.
-/// Apart from the plain run, whose code it would otherwise push about.
+/// Outside the plain run, whose code layout it would otherwise disturb.
 #[cold]
 #[inline(never)]
 pub(crate) fn run_watched<C: Costs>(

@@ -4,7 +4,7 @@ use std::fmt;
 
 use flexcast_image::PanicPlace;
 
-/// Target of the events of `tracing` that say what a [`FaultSink`](crate::FaultSink) is told, too.
+/// Target of the events of `tracing` that report what a [`FaultSink`](crate::FaultSink) receives as well.
 pub const ANNOUNCED: &str = "emu_machine::announced";
 
 /// Names of the integer registers in the order x0..x31.

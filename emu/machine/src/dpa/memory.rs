@@ -41,7 +41,7 @@ pub struct ProcessMemory {
     /// is used of both shares a large page of the machine that runs the emulator.
     backing: Vec<u8>,
     heap_at: usize,
-    /// By execution unit, a bit each: whether it ever had a thread. Looked at for each access to a stack, of hundreds
+    /// By execution unit, a bit each: whether it ever had a thread. Read at each access to a stack, of hundreds
     /// of processes in turn.
     mapped: [u64; EXECUTION_UNITS / 64],
 }

@@ -89,7 +89,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Brings near, of the process at an address, what a turn of one of its threads looks at; address 0 stands for
+    /// Brings near, of the process at an address, what a turn of one of its threads reads; address 0 stands for
     /// none.
     #[inline]
     pub(crate) fn prefetch(addr: usize) {

@@ -137,8 +137,8 @@ pub struct Thread {
 
 /// The threads of a process by their ids.
 ///
-/// Ids are given in ascending order and looked up all the time, so they lie in one row; a place in it is good until a
-/// thread is destroyed, which a look at the id there tells.
+/// Ids are given in ascending order and searched for all the time, so they lie in one row; a place in it is good until
+/// a thread is destroyed, which the id there shows.
 #[derive(Debug, Default)]
 pub struct Threads {
     row: Vec<(u32, Box<Thread>)>,
@@ -158,7 +158,7 @@ impl Threads {
         self.row.get_mut(place).map(|(_, thread)| &mut **thread)
     }
 
-    /// The same, looked for at the place where it was; `place` is where it is afterwards.
+    /// The same, searched for at the place where it was; `place` is where it is afterwards.
     #[inline(always)]
     pub(crate) fn get_near(&mut self, place: &mut usize, id: u32) -> Option<&mut Thread> {
         if self.row.get(*place).is_none_or(|(other, _)| *other != id) {

@@ -1,11 +1,12 @@
-//! Those who are told of what happens to the machine.
+//! Receivers of what happens to the machine.
 
 use super::race::Race;
 use super::snapshot::Snapshot;
 use crate::dpa::crash::CrashRecord;
 use crate::dpa::process::Process;
 
-/// Is told what happens to the machine. Called on the thread that drives it; virtual time stands still meanwhile.
+/// Is notified of what happens to the machine. Called on the thread that drives it; virtual time stands still
+/// meanwhile.
 pub trait Observer: Send {
     /// The state: once in each period that was asked for, when a process has ended or a race been found, and before a
     /// process goes.
@@ -15,7 +16,7 @@ pub trait Observer: Send {
     fn crashed(&mut self, card: usize, process: &Process, record: &CrashRecord);
 }
 
-/// Is told at once of what nobody may miss, whether or not the host ever asks. Called on the thread that drives the
+/// Is notified at once of what nobody may miss, whether or not the host ever asks. Called on the thread that drives the
 /// machine; virtual time stands still meanwhile.
 pub trait FaultSink: Send {
     /// A process has died; `record` says of what, and its status says so already.

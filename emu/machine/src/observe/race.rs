@@ -3,9 +3,9 @@
 //! The rules are those of verbs: from its post to its completion a work queue entry and the memory it names belong to
 //! the card. Posted is a send by its doorbell (or by the send word of the doorbell record, which the card may read at
 //! any time), a receive by the receive word of the record, whoever writes the record: a thread, the host, a card;
-//! complete is what a completion entry tells, and all entries before it.
+//! complete is what a completion entry reports, and all entries before it.
 //!
-//! A program's own stores to a record in host memory cannot be seen. Such records are looked at when a packet arrives,
+//! A program's own stores to a record in host memory cannot be seen. Such records are read when a packet arrives,
 //! and when the card reads them.
 
 mod posted;
@@ -116,7 +116,7 @@ pub struct Race {
     pub second: Access,
 }
 
-/// Races for memory, where the machine looks for them.
+/// Races for memory, where the machine detects them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RaceSnapshot {
     /// How many there have been, repetitions included.
@@ -176,7 +176,7 @@ impl fmt::Display for Race {
     }
 }
 
-/// A range of memory. Host memory is one, whatever card looks at it.
+/// A range of memory. Host memory is one, whatever card accesses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) card: usize,
@@ -215,7 +215,7 @@ pub(crate) struct Races {
     reach: Reach,
     /// Their doorbell records.
     pub(crate) records: Records,
-    /// Per card: queue pairs are looked for from this number on, and when there was something to learn last.
+    /// Per card: queue pairs are searched for from this number on, and when there was something to learn last.
     next_qpn: BTreeMap<usize, u32>,
     changes: BTreeMap<usize, u64>,
     released: BTreeMap<(usize, u32, u64), (u64, u64)>,
@@ -354,8 +354,9 @@ impl Races {
         self.undone.load(thread, (addr, len));
     }
 
-    /// A thread may have heard of what other threads have done: a fence, an atomic, the start of an activation.
-    pub(crate) fn may_have_heard(&mut self, thread: ThreadKey) {
+    /// A thread may have synchronised with what other threads have done: a fence, an atomic, the start of an
+    /// activation.
+    pub(crate) fn may_synchronise(&mut self, thread: ThreadKey) {
         self.undone.forget_loads(thread);
     }
 
@@ -406,7 +407,7 @@ impl Races {
     }
 }
 
-/// Whether two reports would tell the same of an agent.
+/// Whether two reports would say the same of an agent.
 fn alike(a: &Agent, b: &Agent) -> bool {
     match (a, b) {
         (Agent::Thread { pc: a, process: p, .. }, Agent::Thread { pc: b, process: q, .. }) => (a, p) == (b, q),

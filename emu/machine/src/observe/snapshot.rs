@@ -74,11 +74,11 @@ pub struct Snapshot {
     pub now_ps: u64,
     /// Its cards.
     pub cards: Vec<CardSnapshot>,
-    /// Races; `None` where nobody looks for them.
+    /// Races; `None` where nobody detects them.
     pub races: Option<RaceSnapshot>,
 }
 
-/// Appends to a queue of bounded length; tells whether the oldest had to go.
+/// Appends to a queue of bounded length; returns whether the oldest had to go.
 pub(crate) fn remember<T>(queue: &mut VecDeque<T>, limit: usize, item: T) -> bool {
     let full = queue.len() >= limit;
     if full {

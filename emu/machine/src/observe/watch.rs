@@ -1,4 +1,4 @@
-//! Memory with an observer: every access passes here when the machine has weak memory or looks for races.
+//! Memory with an observer: every access passes here when the machine has weak memory or detects races.
 //!
 //! A machine without either never comes here; see [`crate::bus::ThreadBus`].
 

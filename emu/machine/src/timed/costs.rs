@@ -21,7 +21,7 @@ pub(crate) struct Modelled<'a> {
     pub(crate) tag: u64,
     /// The cycle of the first instruction of the burst.
     pub(crate) at: u64,
-    /// Whether a thread has reserved memory, so that all stores must be told of.
+    /// Whether a thread has reserved memory, so that all stores must be reported.
     pub(crate) reserved: bool,
     /// Where the thread has stored last, for reservations of others.
     pub(crate) stored: Option<u64>,

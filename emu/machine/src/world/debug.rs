@@ -1,7 +1,7 @@
 //! Stopping the machine for a debugger. Virtual time stands still while it is stopped, and a run in which nothing is
 //! changed goes on exactly as it would have without a debugger.
 //!
-//! The machine knows no protocol and no socket: a [`Debugger`] is told of each stop and says how to go on.
+//! The machine knows no protocol and no socket: a [`Debugger`] is notified of each stop and says how to go on.
 
 use std::collections::BTreeSet;
 
@@ -80,7 +80,7 @@ pub trait Debugger: Send {
     /// Whether to stop now; asked while the machine runs.
     fn interrupted(&mut self) -> bool;
 
-    /// The process goes; nothing of it can be looked at any more. `crashed` if that is because a thread died.
+    /// The process goes; nothing of it can be inspected any more. `crashed` if that is because a thread died.
     fn ended(&mut self, crashed: bool);
 }
 
@@ -188,7 +188,7 @@ impl World {
         self.probes.debug.take().map(|debug| debug.hook)
     }
 
-    /// A process, to look at.
+    /// A process, to inspect.
     #[must_use]
     pub fn process(&self, card: usize, process: u32) -> Option<&Process> {
         self.cards.get(card)?.processes.get(&process)
@@ -268,7 +268,7 @@ impl World {
         ((slice.card, slice.thread) == (card, id)).then_some(slice.end_cycles)
     }
 
-    /// The debugger, if this thread is one that it looks at.
+    /// The debugger, if this thread is one that it observes.
     pub(crate) fn debugger_of(
         debug: &mut Option<Box<Debug>>,
         whose: (usize, u32),

@@ -1,6 +1,6 @@
 //! Tournament of the cards for what happens first.
 
-/// What comes first has the least key. No two that wait have the same, and the keys of a lane tell which it is.
+/// What comes first has the least key. No two that wait have the same, and the keys of a lane identify it.
 pub(crate) type Key = u128;
 
 /// The key of nothing.

@@ -31,8 +31,8 @@ impl World {
         self.host_processes.by_number.get_mut(&number)
     }
 
-    /// Whether the program of this process is told of a queue's failure: not if the queue is another process's.
-    pub(crate) fn is_told(&self, card: usize, event: AsyncEvent) -> bool {
+    /// Whether the program of this process is notified of a queue's failure: not if the queue is another process's.
+    pub(crate) fn is_notified(&self, card: usize, event: AsyncEvent) -> bool {
         let Some(Card { nic, .. }) = self.cards.get(card).filter(|_| !self.host_processes.by_number.is_empty()) else {
             return true;
         };

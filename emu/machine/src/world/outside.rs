@@ -14,7 +14,7 @@ use crate::world::World;
 
 impl World {
     /// Opens the outer end: that of the card's cable, or the host of the network at which one more card would be. What
-    /// a card of a network sends to a group leaves there, too; of the ports outside it must be told
+    /// a card of a network sends to a group leaves there, too; the ports outside have to be stated
     /// ([`World::place_outside`]).
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl World {
         [self.due_ps(), leaving_ps].into_iter().flatten().min()
     }
 
-    /// Lets everything happen that is due up to `to_ps`, then sets the clock to it; at most `steps` steps. Tells
+    /// Lets everything happen that is due up to `to_ps`, then sets the clock to it; at most `steps` steps. Returns
     /// whether the clock got there. A time that has passed already does nothing.
     pub fn advance(&mut self, to_ps: u64, steps: u64) -> bool {
         for _ in 0..steps {

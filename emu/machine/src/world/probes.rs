@@ -7,7 +7,7 @@ use crate::observe::record::{Recorder, What};
 /// The probes that are on.
 pub(crate) struct Probes {
     pub(crate) recorder: Option<Box<Recorder>>,
-    /// The thread whose doorbell the card is being told of.
+    /// The thread whose doorbell the card is being notified of.
     pub(crate) agent: Option<u32>,
     pub(crate) debug: Option<Box<Debug>>,
     pub(crate) fault_sink: Option<Box<dyn FaultSink>>,

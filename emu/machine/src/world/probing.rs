@@ -1,4 +1,4 @@
-//! The machine under its probes: who is told of what.
+//! The machine under its probes: who is notified of what.
 
 use emu_nic::Effects;
 
@@ -41,7 +41,7 @@ impl World {
         Some(recorder.finish(self.now_ps, self.config.model_name()))
     }
 
-    /// Tells an observer of crashes, and of the state in each `period_ps` of virtual time. Replaces the one before.
+    /// Reports crashes to an observer, and the state in each `period_ps` of virtual time. Replaces the one before.
     pub fn observe(&mut self, period_ps: u64, observer: Box<dyn Observer>) {
         self.probes.period_ps = period_ps.max(1);
         self.probes.state_due_ps = self.now_ps;
@@ -60,7 +60,7 @@ impl World {
         self.probes.observer.take()
     }
 
-    /// Tells the observer the state.
+    /// Gives the observer the state.
     #[cold]
     pub fn publish_state(&mut self) {
         let Some(mut observer) = self.probes.observer.take() else { return };
@@ -69,12 +69,12 @@ impl World {
         self.probes.observer = Some(observer);
     }
 
-    /// Has somebody told of deaths and races as they happen. Replaces the one before.
+    /// Has deaths and races reported as they happen. Replaces the one before.
     pub fn report_faults_to(&mut self, fault_sink: Box<dyn FaultSink>) {
         self.probes.fault_sink = Some(fault_sink);
     }
 
-    /// A process has died and been stopped: everybody is told, now, as the host may never ask.
+    /// A process has died and been stopped: everybody is notified, now, as the host may never ask.
     pub(crate) fn announce_death(&mut self, card: usize, id: u32) {
         let mut fault_sink = self.probes.fault_sink.take();
         if let Ok(process) = self.cards[card].process_mut(id) {

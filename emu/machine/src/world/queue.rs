@@ -38,7 +38,7 @@ impl Event {
 /// Lanes have numbers of so many bits.
 const LANE_BITS: u32 = 20;
 
-/// When an event is due, and, to tell events of one instant apart, how many were scheduled before; then its lane.
+/// When an event is due, and, to distinguish events of one instant, how many were scheduled before; then its lane.
 fn key(at_ps: u64, sequence: u64, lane: usize) -> Key {
     Key::from(at_ps) << 64 | Key::from(sequence << LANE_BITS | lane as u64)
 }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_is_told_of_its_own_next_event() {
+    fn a_card_is_given_its_own_next_event() {
         let mut queue = EventQueue::default();
         assert_eq!((queue.next_at_ps(), queue.next_of_ps(0)), (None, None));
         queue.push(5, Event::Fabric);

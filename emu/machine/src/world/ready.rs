@@ -133,7 +133,7 @@ impl Ready {
         }
     }
 
-    /// Takes a thread out; tells whether it was ready.
+    /// Takes a thread out; returns whether it was ready.
     pub(crate) fn remove(&mut self, turn: Turn) -> bool {
         self.close();
         let before = self.heap.len();

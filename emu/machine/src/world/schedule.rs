@@ -18,7 +18,7 @@ use crate::world::World;
 use crate::world::debug::run_debugged;
 use crate::world::ready::Near;
 
-/// Longest slice of one thread when nothing else is due: threads of one machine run at most this far apart.
+/// Longest slice of one thread when nothing else is due: the clocks of threads of one machine differ by at most this.
 pub(crate) const QUANTUM_CYCLES: u64 = 512;
 
 /// Integer registers by their calling-convention names.
@@ -93,7 +93,7 @@ impl World {
         let horizon = self.horizon(card_index);
         self.prefetch_followers();
         let Card { nic, processes, owners, cores, .. } = &mut self.cards[card_index];
-        // Nearly always there is one process, and whose thread it is need not be looked up.
+        // Nearly always there is one process, and whose thread it is need not be searched for.
         let process = match processes.len() {
             1 => processes.values_mut().next(),
             _ => owners.get(&id).and_then(|process| processes.get_mut(process)),
@@ -202,7 +202,7 @@ impl World {
         self.crash(card_index, id, format!("watchdog: the {what} ran for more than {ms} ms without ending"), 0);
     }
 
-    /// A thread cannot go on by itself. `detail` tells in words why its access faulted.
+    /// A thread cannot go on by itself. `detail` says in words why its access faulted.
     pub(crate) fn stopped(&mut self, card_index: usize, id: u32, stop: Stop, detail: Option<String>) {
         match stop {
             // Limits and doorbells are the caller's affair.

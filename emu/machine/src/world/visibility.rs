@@ -1,4 +1,5 @@
-//! The machine's side of its observers: when what becomes visible, and who is told of doorbells, packets and releases.
+//! The machine's side of its observers: when what becomes visible, and who is notified of doorbells, packets and
+//! releases.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,7 @@ fn reader<'a>(
 ) -> impl Fn(Space, u64, &mut [u8]) -> bool + 'a {
     move |space, addr, out| match space {
         Space::Host => host.read(addr, out).is_ok(),
-        // Looked for are races of this process; a description that shares its cards has none looked for.
+        // Races are detected within this process alone, and not at all where a machine file shares its cards.
         Space::HostProcess(_) => false,
         Space::Arm => arm.is_some_and(|arm| arm.memory.read(addr, out).is_ok()),
         Space::Dpa(id) => processes.get(&id).is_some_and(|process| process.memory.dma_read(addr, out).is_ok()),
@@ -87,7 +88,7 @@ impl World {
             let read = reader(&self.host, arm.as_ref(), processes);
             let eyes = Eyes { card: *card, nic, read: &read, at_ps };
             races.refresh(&eyes);
-            races.look_at_host_records(&eyes);
+            races.read_host_records(&eyes);
             // The key of a Write to a group is none of the card's.
             if let Extension::Remote { address, rkey, len } = packet.extension
                 && !packet.destination.is_multicast()
@@ -112,7 +113,7 @@ impl World {
     }
 
     /// The program of a function has stored to a doorbell record in its memory, now. Nothing that the cards do depends
-    /// on this call: they read the record when they need it. It tells those who look for races when the entries were
+    /// on this call: they read the record when they need it. It reports to the detection of races when the entries were
     /// handed over.
     pub fn doorbell_record_stored(&mut self, id: FunctionId, addr: u64) {
         let FunctionId { card, function } = id;
@@ -128,7 +129,7 @@ impl World {
         self.name_races();
     }
 
-    /// Looks at the doorbell records that cards have read or written, and threads have written through their windows.
+    /// Examines the doorbell records that cards have read or written, and threads have written through their windows.
     pub(crate) fn take_records(&mut self) {
         let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut()) else { return };
         if !races.records.is_touched() {
@@ -152,7 +153,7 @@ impl World {
             let Card { nic, arm, processes, .. } = &self.cards[card];
             let at_ps = self.now_ps;
             races.refresh(&Eyes { card, nic, read: &reader(&self.host, arm.as_ref(), processes), at_ps });
-            races.may_have_heard((card, thread));
+            races.may_synchronise((card, thread));
         }
         if let Some(weak) = &mut watch.weak {
             weak.order((card, thread), process).begin();
@@ -256,7 +257,7 @@ impl World {
         }
     }
 
-    /// Gives new reports their symbols while the image is there, and tells of them.
+    /// Gives new reports their symbols while the image is there, and reports them.
     pub(crate) fn name_races(&mut self) {
         let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut()) else { return };
         if races.unnamed {

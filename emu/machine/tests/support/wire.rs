@@ -63,13 +63,13 @@ fn host(addr: u64) -> QueueMemory {
     QueueMemory { space: Space::Host, addr }
 }
 
-fn lend(world: &mut World, bytes: u64) -> u64 {
+fn allocate(world: &mut World, bytes: u64) -> u64 {
     world.host.lend(bytes.div_ceil(64) as usize)
 }
 
 pub fn read(world: &World, addr: u64, bytes: usize) -> Vec<u8> {
     let mut out = vec![0; bytes];
-    world.host.read(addr, &mut out).expect("lent memory");
+    world.host.read(addr, &mut out).expect("memory of the machine's own");
     out
 }
 
@@ -77,7 +77,7 @@ impl Endpoint {
     pub fn new(world: &mut World, card: usize, transport: Transport) -> Self {
         let pd = world.card(card).unwrap().nic.alloc_pd().unwrap();
         let cqs = [(); 2].map(|()| {
-            let (ring, record) = (lend(world, 64 << LOG_CQ), lend(world, 64));
+            let (ring, record) = (allocate(world, 64 << LOG_CQ), allocate(world, 64));
             for entry in 0..1_u64 << LOG_CQ {
                 world.host.write(ring + 64 * entry + 63, &[0xF1]).unwrap();
             }
@@ -93,7 +93,7 @@ impl Endpoint {
             };
             Cq { cqn: world.card(card).unwrap().nic.create_cq(attr).unwrap(), ring, consumed: 0 }
         });
-        let (sq, rq, records) = (lend(world, 64 << LOG_RING), lend(world, 64 << LOG_RING), lend(world, 64));
+        let (sq, rq, records) = (allocate(world, 64 << LOG_RING), allocate(world, 64 << LOG_RING), allocate(world, 64));
         let attr = QpAttr {
             transport,
             pd,
@@ -110,7 +110,7 @@ impl Endpoint {
             user_index: 0,
             uar: 1,
         };
-        let buffer = lend(world, BUFFER);
+        let buffer = allocate(world, BUFFER);
         let nic = &mut world.card(card).unwrap().nic;
         let qpn = nic.create_qp(attr).unwrap();
         let key = MkeyAttr { pd, space: Space::Host, start: buffer, len: BUFFER, access: Access::all() };

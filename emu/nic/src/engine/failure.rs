@@ -25,7 +25,7 @@ impl Datapath {
         self.enter_error(qp, cx);
     }
 
-    /// The queue pair fails for a reason that no CQE of its own tells.
+    /// The queue pair fails for a reason that no CQE of its own reports.
     pub(crate) fn fail_qp(&mut self, qp: &mut QueuePair, cause: FailureCause, cx: &mut Cx<'_>) {
         if matches!(qp.state, QpState::Reset | QpState::Err) {
             return;

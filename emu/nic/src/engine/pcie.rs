@@ -78,7 +78,7 @@ impl Pcie {
 mod tests {
     use super::*;
 
-    /// The memory of the Arm cores is beside PCIe, and its reads wait for its writes.
+    /// The memory of the Arm cores is not behind PCIe, and its reads wait for its writes.
     #[test]
     fn each_memory_has_a_path_of_its_own() {
         let mut pcie = Pcie::new(NicTiming::default());

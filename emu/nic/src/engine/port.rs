@@ -123,7 +123,7 @@ pub(crate) struct Sent {
     pub(crate) behind_ps: u64,
 }
 
-/// The port of the card, and the loopback path beside it.
+/// The port of the card, and the loopback path.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) identity: Identity,
@@ -161,8 +161,8 @@ impl Port {
         self.engines[PORT] = SendEngine::new(priorities, weights);
     }
 
-    /// The send engine begins no packet of these priorities (a bit each); tells whether it would have begun one of any
-    /// before.
+    /// The send engine begins no packet of these priorities (a bit each); returns whether it would have begun one of
+    /// any before.
     pub(crate) fn pause(&mut self, priorities: u8) -> bool {
         let engine = &mut self.engines[PORT];
         let news = engine.paused & priorities != priorities;

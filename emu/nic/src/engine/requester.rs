@@ -73,7 +73,7 @@ impl Requester {
         if qp.state != QpState::Rts || qp.sq.waits_for_receiver {
             return None;
         }
-        // The WQE is used beside the queue pair, and put back for its vectors.
+        // The WQE is used together with the queue pair, and put back for its vectors.
         let mut wqe = std::mem::take(&mut qp.sq.wqe);
         let begun = match qp.sq.sending {
             Some(_) => Begun::Sending,
@@ -216,7 +216,7 @@ impl Requester {
         }
     }
 
-    /// Checks what the WQE's bytes alone do not tell.
+    /// Checks what the WQE's bytes alone do not show.
     fn validate(&self, dp: &Datapath, qp: &QueuePair, wqe: &Wqe) -> Result<(), WqeFault> {
         if wqe.control.qpn != qp.qpn {
             return Err(WqeFault::operation(vendor::QPN));

@@ -24,7 +24,7 @@ use crate::wqe::{MAX_MESSAGE_BYTES, WqeFault};
 use answers::acknowledge;
 pub use group::GroupKey;
 
-/// Why a packet was not executed. A responder that answers tells its peer; others only count.
+/// Why a packet was not executed. A responder that answers reports it to its peer; others only count.
 enum Refusal {
     /// No receive is posted.
     NoReceive,

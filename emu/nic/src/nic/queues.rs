@@ -142,7 +142,7 @@ impl Nic {
     }
 
     /// How often queue pairs have been made, destroyed, or changed their state: while this stays, so do
-    /// [`Nic::queue_pairs`] and the states that [`Nic::query_qp`] tells.
+    /// [`Nic::queue_pairs`] and the states that [`Nic::query_qp`] reports.
     #[must_use]
     pub fn queue_pair_changes(&self) -> u64 {
         self.datapath.state_changes

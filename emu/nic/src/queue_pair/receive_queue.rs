@@ -20,7 +20,7 @@ pub(crate) struct Atomic {
     pub(crate) compare: u64,
 }
 
-/// Who sends to a group, as far as its packets tell.
+/// Who sends to a group, as far as its packets show.
 pub(crate) type Sender = (Gid, u16);
 
 /// Where a member is in the packets of one sender.
@@ -97,7 +97,7 @@ pub(crate) struct ReceiveQueue {
     /// Next receive to be consumed.
     pub(crate) consumer: u16,
     pub(crate) expected_psn: u32,
-    /// Messages accepted, 24 bits. Answers tell those up to their own PSN: Reads among the accepted ones may still be
+    /// Messages accepted, 24 bits. Answers report those up to their own PSN: Reads among the accepted ones may still be
     /// unanswered.
     pub(crate) message_number: u32,
     /// A NAK is out; nothing but the expected PSN is of interest.

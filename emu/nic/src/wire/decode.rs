@@ -16,7 +16,7 @@ use crate::transport::Transport;
 ///
 /// # Errors
 /// It is no untagged RoCEv2 packet in one piece, it was corrupted, or it is of a kind that the card does not have.
-/// Fields that a [`Packet`] does not hold are not looked at.
+/// Fields that a [`Packet`] does not hold are not read.
 pub fn decode(frame: &[u8]) -> Result<Packet, DecodeError> {
     let (ethernet, rest) = Ethernet2Header::from_slice(frame).map_err(|_| DecodeError::Truncated {
         header: "Ethernet header",

@@ -3,7 +3,7 @@
 use crate::packet::{Operation, Packet};
 use crate::transport::Transport;
 
-/// Extended headers of an opcode, apart from immediate and invalidation; datagrams have the datagram header before all.
+/// Extended headers of an opcode, except immediate and invalidation; datagrams have the datagram header before all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Header {
     None,

@@ -1,5 +1,5 @@
-//! A requester as the architecture describes it, for one reliable connection. It believes what it is told: a Read that
-//! is acknowledged is one that it takes for complete.
+//! A requester as the architecture describes it, for one reliable connection. It believes what its peer reports: a Read
+//! that is acknowledged is one that it takes for complete.
 
 use super::*;
 use crate::common::pattern;

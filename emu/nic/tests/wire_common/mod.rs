@@ -10,7 +10,7 @@ use proptest::prelude::*;
 pub const SOURCE_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
 pub const DESTINATION_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
 
-/// What an opcode looks like in a packet: first, last, immediate, invalidate.
+/// What an opcode means in a packet: first, last, immediate, invalidate.
 type Row = (Transport, Operation, bool, bool, bool, bool, u8);
 
 /// Every opcode there is for RC, UC and UD, written down once more, from the specification.

@@ -23,8 +23,8 @@ use target::DpaProcess;
 /// The port of the vendor's gdb server.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:1981";
 
-/// How often a waiting server looks whether gdb is there.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How often a waiting server checks whether gdb is there.
+const CHECK_EVERY: Duration = Duration::from_millis(5);
 
 /// Prints a line of what is going on; where stderr cannot be written there is nobody to read it.
 fn note(text: Arguments<'_>) {
@@ -106,7 +106,7 @@ pub fn serve(address: &str, wait: Duration) -> Result<Session, GdbError> {
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let session = Session::default();
-    // Takes the place of the machine while gdb looks at that.
+    // Takes the place of the machine while gdb inspects that.
     let world = World::new(Config { cards: 1, ..Config::default() })?;
     let stop = Stopped { card: 0, process: 0, thread: 0, why: DebugStop::Begin };
     let target = DpaProcess { world, stop, breakpoints: BTreeSet::new(), action: Action::Continue };
@@ -147,7 +147,7 @@ impl Server {
                             self.address
                         ));
                     }
-                    std::thread::sleep(LOOK_EVERY);
+                    std::thread::sleep(CHECK_EVERY);
                 }
                 Err(error) => return Err(error.to_string()),
             }
@@ -215,10 +215,10 @@ impl Server {
         }
     }
 
-    /// Tells a gdb that waits for the process that it is gone.
+    /// Reports to a gdb that waits for the process that it is gone.
     fn farewell(&mut self, reason: MultiThreadStopReason<u64>) {
         if let Some(GdbStubStateMachine::Running(running)) = self.machine.take() {
-            // Whether gdb still hears it changes nothing.
+            // Whether gdb still receives it changes nothing.
             drop(running.report_stop(&mut self.target, reason));
         }
     }
@@ -246,9 +246,9 @@ impl Debugger for Server {
         let Some(GdbStubStateMachine::Running(mut running)) = self.machine.take() else { return false };
         let mut byte = [0];
         let stream = running.borrow_conn();
-        let heard = stream.set_nonblocking(true).and_then(|()| stream.read(&mut byte));
+        let received = stream.set_nonblocking(true).and_then(|()| stream.read(&mut byte));
         let restored = stream.set_nonblocking(false);
-        let next = match heard {
+        let next = match received {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(running.into()),
             Ok(0) => Err("gdb went away; the run went on without it".to_owned()),
             Ok(_) => running.incoming_data(&mut self.target, byte[0]).map_err(|error| error.to_string()),

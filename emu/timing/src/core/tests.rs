@@ -123,18 +123,18 @@ proptest! {
             rule.ready_at[thread] = *at;
         }
         let mut before = 0;
-        for (mut burst, cost, look, leaver) in bursts {
-            // Looks that find nothing change nothing.
+        for (mut burst, cost, step, leaver) in bursts {
+            // Calls that find nothing change nothing.
             while core.advance(before).is_none() {
-                before += look;
+                before += step;
             }
             let asked = core.take().unwrap();
-            let told = loop {
+            let expected = loop {
                 let issue = rule.issue().unwrap();
                 let Some(kind) = left[issue.thread].pop() else { break issue };
                 rule.ready_at[issue.thread] = issue.at + [gap, LOAD, STORE][kind as usize];
             };
-            prop_assert_eq!(asked, told);
+            prop_assert_eq!(asked, expected);
             prop_assert_eq!(core.issues(), rule.issues);
             if let Some(leaver) = leaver {
                 core.leave(leaver);
@@ -143,7 +143,7 @@ proptest! {
             }
             // What is taken back of another's is as if it had not been executed.
             let other = (asked.thread + burst.len()) % THREADS;
-            if look % 8 == 0 && other != asked.thread && rule.ready_at[other] != NEVER {
+            if step % 8 == 0 && other != asked.thread && rule.ready_at[other] != NEVER {
                 prop_assert_eq!(core.left(other) as usize, left[other].len());
                 let kept = left[other].len() / 2;
                 core.cut(other, kept as u32);

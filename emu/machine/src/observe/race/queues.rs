@@ -1,4 +1,4 @@
-//! Receives and sends posted to each queue pair, as far as memory and doorbells tell.
+//! Receives and sends posted to each queue pair, as far as memory and doorbells show.
 
 use std::collections::VecDeque;
 
@@ -37,8 +37,8 @@ pub(crate) struct Queue {
     attr: QpAttr,
     state: QpState,
     resets: u32,
-    /// The receive word of the record has been looked at since the card may read it.
-    looked_at: bool,
+    /// The receive word of the record has been read since the card may read it.
+    is_record_read: bool,
     /// Rings of the completion queues: memory and bytes.
     rings: [Option<(QueueMemory, u64)>; 2],
     send: VecDeque<Posted>,
@@ -58,7 +58,7 @@ impl Queue {
             attr,
             state,
             resets,
-            looked_at: false,
+            is_record_read: false,
             send: VecDeque::new(),
             send_producer: 0,
             receive: VecDeque::new(),
@@ -70,7 +70,7 @@ impl Queue {
     fn clear(&mut self) {
         self.send.clear();
         self.receive.clear();
-        self.looked_at = false;
+        self.is_record_read = false;
         (self.send_producer, self.receive_producer) = (0, 0);
     }
 
@@ -113,13 +113,13 @@ impl Queue {
         }
     }
 
-    /// Looks at the receive word of the record, if the card may read it now.
-    fn look_at_record(&mut self, eyes: &Eyes<'_>, news: &mut News) {
+    /// Reads the receive word of the record, if the card may read it now.
+    fn read_record(&mut self, eyes: &Eyes<'_>, news: &mut News) {
         if !matches!(self.state, QpState::Rtr | QpState::Rts) {
             return;
         }
         if let Some(producer) = eyes.counter(self.attr.doorbell_record, 0) {
-            self.looked_at = true;
+            self.is_record_read = true;
             self.post_receives(eyes, producer, news);
         }
     }
@@ -221,21 +221,21 @@ impl Races {
                 queue.clear();
             }
             (queue.state, queue.resets) = (query.state, query.resets);
-            if !queue.looked_at {
-                queue.look_at_record(eyes, &mut news);
+            if !queue.is_record_read {
+                queue.read_record(eyes, &mut news);
             }
         }
         self.forget_queues(&gone);
         self.check_posted(eyes, &news);
     }
 
-    /// Looks at the records of a card's queue pairs that lie in host or Arm memory: programs store to them as to any
+    /// Reads the records of a card's queue pairs that lie in host or Arm memory: programs store to them as to any
     /// other memory.
-    pub(crate) fn look_at_host_records(&mut self, eyes: &Eyes<'_>) {
+    pub(crate) fn read_host_records(&mut self, eyes: &Eyes<'_>) {
         let mut news = News::new();
         for (_, queue) in self.queues.range_mut((eyes.card, 0)..=(eyes.card, u32::MAX)) {
             if queue.uses(Space::Host) || queue.uses(Space::Arm) {
-                queue.look_at_record(eyes, &mut news);
+                queue.read_record(eyes, &mut news);
             }
         }
         self.check_posted(eyes, &news);

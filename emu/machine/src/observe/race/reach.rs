@@ -106,7 +106,7 @@ mod tests {
 
     /// What an access costs does not grow with the queue pairs of other cards, processes and pages.
     #[test]
-    fn nobody_else_is_looked_at() {
+    fn nobody_else_is_checked() {
         let mut reach = Reach::default();
         let slot = |card, space, addr| Range { card, space, addr, len: 64 };
         for card in 0..50 {

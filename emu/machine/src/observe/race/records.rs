@@ -15,7 +15,7 @@ const RECORD_BYTES: u64 = 8;
 pub(crate) struct Records {
     /// Memory, address, and whose it is.
     places: BTreeSet<(Memory, u64, QueueId)>,
-    /// Writes and reads of records that nobody has looked at yet, with their times in picoseconds.
+    /// Writes and reads of records that have not been examined yet, with their times in picoseconds.
     touched: Vec<(Range, u64)>,
 }
 
@@ -40,19 +40,19 @@ impl Records {
         self.places.range(first..=(memory, last, (usize::MAX, u32::MAX))).map(|&(.., id)| id).collect()
     }
 
-    /// Notes an access while the card, whose keys tell what entries name, is at work.
+    /// Notes an access while the card, whose keys show what entries name, is at work.
     pub(crate) fn touch(&mut self, range: Range, at_ps: u64) {
         if !self.touched_by(&range).is_empty() {
             self.touched.push((range, at_ps));
         }
     }
 
-    /// Whether there is anything to look at.
+    /// Whether there is anything to examine.
     pub(crate) fn is_touched(&self) -> bool {
         !self.touched.is_empty()
     }
 
-    /// What is to be looked at, each with the cards whose queue pairs it concerns.
+    /// What is to be examined, each with the cards whose queue pairs it concerns.
     pub(crate) fn take_touched(&mut self) -> Vec<(Range, u64, BTreeSet<usize>)> {
         let touched = std::mem::take(&mut self.touched);
         let cards = |range: &Range| self.touched_by(range).into_iter().map(|(card, _)| card).collect();

@@ -81,7 +81,7 @@ impl Undone {
         }
     }
 
-    /// A thread may have heard of all that others have done so far.
+    /// A thread may have synchronised with all that others have done so far.
     pub(super) fn forget_loads(&mut self, thread: ThreadKey) {
         *self.eras.entry(thread).or_default() += 1;
     }

@@ -14,7 +14,7 @@ use crate::timing::{receiver_not_ready_ps, response_timeout_ps};
 use crate::transport::Transport;
 use crate::wqe::{WqeFault, opcode};
 
-/// Nothing was heard from the peer, too often.
+/// Nothing was received from the peer, too often.
 const NO_ANSWER: WqeFault = WqeFault { syndrome: syndrome::RETRY_EXCEEDED, vendor: vendor::NO_ANSWER };
 /// The peer had no receive, too often.
 const NO_RECEIVE: WqeFault = WqeFault { syndrome: syndrome::RNR_RETRY_EXCEEDED, vendor: vendor::NO_RECEIVE };
@@ -27,7 +27,7 @@ const REMOTE_ACCESS: WqeFault = WqeFault { syndrome: syndrome::REMOTE_ACCESS, ve
 const REMOTE_OPERATION: WqeFault = WqeFault { syndrome: syndrome::REMOTE_OPERATION, vendor: vendor::REMOTE_OPERATION };
 
 impl Requester {
-    /// Something should be heard within the timeout after `at_ps`. One timer per queue pair follows the deadline.
+    /// Something should be received within the timeout after `at_ps`. One timer per queue pair follows the deadline.
     pub(super) fn expect_answer(at_ps: u64, qp: &mut QueuePair, fx: &mut Effects) {
         let Some(timeout_ps) = response_timeout_ps(qp.path.timeout) else { return };
         qp.sq.deadline_ps = at_ps + timeout_ps;
@@ -190,7 +190,7 @@ impl Requester {
         }
     }
 
-    /// Something before what arrived is missing; go back once, however often we are told.
+    /// Something before what arrived is missing; go back once, however often it is reported.
     fn gap(dp: &mut Datapath, qp: &mut QueuePair, cx: &mut Cx<'_>) {
         if qp.state == QpState::Rts && qp.sq.went_back_to != Some(qp.sq.unacknowledged) {
             qp.sq.went_back_to = Some(qp.sq.unacknowledged);

@@ -10,7 +10,7 @@
 //!   member has a table from group keys to a memory key of its own and the address of offset 0 ([`GroupKey`]); the
 //!   access is then checked like any other. A Write by a key that is not in the table is dropped and counted
 //!   ([`access_drops`](crate::Counters::access_drops)).
-//! - A UC packet does not name its sender's queue pair. Senders are told apart by source identifier and UDP source
+//! - A UC packet does not name its sender's queue pair. Senders are distinguished by source identifier and UDP source
 //!   port, which two senders of one card to one group must not share (by default it follows from the queue pair's
 //!   number). For each of them a member keeps a place in the sequence: a gap drops the message, and the next one begins
 //!   afresh ([`uc_gap_drops`](crate::Counters::uc_gap_drops)).
@@ -23,7 +23,7 @@ use crate::packet::{Acknowledgement, Operation, Packet};
 use crate::queue_pair::QueuePair;
 use crate::queue_pair::receive_queue::{Inbound, Sender, Sequence};
 
-/// Senders that a member keeps apart; packets of further ones are dropped.
+/// Senders that a member distinguishes; packets of further ones are dropped.
 const MOST_SENDERS: usize = 4096;
 
 /// What a group key stands for at one member.

@@ -106,7 +106,8 @@ fn serve_gdb() -> Result<()> {
     Ok(())
 }
 
-/// Starts to look as the environment asks, unless somebody looks already. Called before a process of a machine is made.
+/// Starts to observe as the environment asks, unless somebody observes already. Called before a process of a machine is
+/// made.
 pub(crate) fn attach() -> Result<()> {
     serve_gdb()?;
     let (state, cores, trace) = (path(STATE), path(CORE_DIR), path(TRACE));
