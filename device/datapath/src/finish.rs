@@ -9,7 +9,7 @@ use crate::receiver::Receiver;
 
 impl<const UD: bool> Receiver<'_, UD> {
     /// Whether all chunks of the operation are there, none of their copies is under way and none failed, and that has
-    /// not been told.
+    /// not been reported.
     #[inline(always)]
     pub(crate) fn is_to_finish(&self) -> bool {
         let state = &self.context.state;

@@ -30,7 +30,8 @@ const fn quotient(number: u64, reciprocal: u64) -> u64 {
     ((number as u128 * reciprocal as u128) >> 64) as u64
 }
 
-/// Chunks from which on another run is looked for: a shorter one says that chunks of several roots take turns.
+/// Least chunks of a run after which the next run is tried: a shorter one shows that chunks of several roots take
+/// turns.
 const WORTHWHILE: u64 = 4;
 
 /// Where chunks of consecutive numbers go (UD).
@@ -60,7 +61,7 @@ impl<const UD: bool> Receiver<'_, UD> {
     ///
     /// A root's chunks come in order, so most completions follow on the one before: [`Receiver::accept_run`] takes them
     /// with one comparison for queue, collective id, range and duplicate. Where several roots take turns, or chunks
-    /// come one by one, [`Receiver::accept_each`] costs less; at the begin of each stretch a run is looked for again.
+    /// come one by one, [`Receiver::accept_each`] costs less; at the begin of each stretch a run is tried again.
     #[inline(always)]
     pub(crate) fn accept<const PLACE: u8>(&mut self, regular: &BitmapView, consumed: u64, room: u64) -> u64 {
         let (mut at, end) = (consumed, consumed + room);

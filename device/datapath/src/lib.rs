@@ -11,7 +11,7 @@
 //! becomes a NOP, so the numbers stay in step. The last copy of every segment is signalled; its completion, and nothing
 //! else, posts the receives again.
 //!
-//! Beside them, and sharing nothing with them but queues, is the aggregator of sparse AllReduce (module `sparse`), the
+//! Next to them, and sharing nothing with them but queues, is the aggregator of sparse AllReduce (module `sparse`), the
 //! library of image `sparse`.
 #![cfg_attr(target_arch = "riscv64", no_std)]
 #![forbid(unsafe_code)]

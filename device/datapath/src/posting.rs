@@ -126,7 +126,7 @@ fn post<W: Chunk>(context: &mut SendContext, outbox: &Outbox, armed: &SendOperat
     outbox.ring_sq(queue.number(), state.produced);
 }
 
-/// Consumes a send context's send completions; the failure, if one tells of it for the first time.
+/// Consumes a send context's send completions; the failure, if one reports it for the first time.
 pub(crate) fn reap<W: Chunk>(context: &mut SendContext) -> Option<(SendStatus, u32)> {
     let cq = CompletionQueue::attach(&context.send_cq);
     let state = &mut context.state;

@@ -115,7 +115,7 @@ fn serve<const UD: bool>(served: &mut ReceiveThread, thread: &Thread, window: Wi
         if !more {
             return Next::Reschedule;
         }
-        // Something arrived between the last look and arming. Its event will come too and find nothing.
+        // Something arrived between the last poll and arming. Its event will come too and find nothing.
         budget = budget.saturating_sub(1);
         if budget == 0 {
             return Next::Retrigger;
@@ -168,7 +168,7 @@ fn poll_control<const UD: bool>(served: &mut ReceiveThread, thread: &Thread, win
     }
 }
 
-/// Has all receive contexts look at what the host wrote; notes a control connection that is broken.
+/// Has all receive contexts read what the host wrote; notes a control connection that is broken.
 #[cold]
 #[inline(never)]
 fn apply_control<const UD: bool>(served: &mut ReceiveThread, thread: &Thread, window: Window) {
@@ -262,7 +262,7 @@ fn turn<const UD: bool>(context: &mut ReceiveContext, thread: &Thread, window: W
 }
 
 impl<const UD: bool> Receiver<'_, UD> {
-    // One symbol per loop, so that listings and crash records tell them apart.
+    // One symbol per loop, so that listings and crash records distinguish them.
 
     #[inline(never)]
     fn drain_in_place(&mut self, budget: u64) -> bool {

@@ -142,12 +142,12 @@ impl<const UD: bool> Receiver<'_, UD> {
         consumed < limit
     }
 
-    /// Gives back the completions before number `consumed`, hands their copies to the hardware, tells the senders their
-    /// credit.
+    /// Gives back the completions before number `consumed`, hands their copies to the hardware, announces to the
+    /// senders their credit.
     #[inline(always)]
     fn flush(&mut self, consumed: u64) {
         self.context.state.posted = consumed;
-        // Entries are read, and copies written, before anything tells so.
+        // Entries are read, and copies written, before anything announces it.
         fence::memory();
         let posted = if UD {
             let copies = self.send_queue();
@@ -235,7 +235,7 @@ impl<const UD: bool> Receiver<'_, UD> {
         fence::outbox();
     }
 
-    /// Hands over what is left of a segment, acts on the host's line if that had to wait, answers, finishes, tells
+    /// Hands over what is left of a segment, acts on the host's line if that had to wait, answers, finishes, reports
     /// progress. `sleeps`: before the thread goes to sleep.
     #[inline(never)]
     pub(crate) fn settle(&mut self, sleeps: bool) {
@@ -261,7 +261,7 @@ impl<const UD: bool> Receiver<'_, UD> {
         self.context.state.remaining <= 2 * self.segment()
     }
 
-    /// Hands over a partial segment, or looks at what became of the last.
+    /// Hands over a partial segment, or checks what became of the last.
     #[inline(always)]
     fn hand_over(&mut self) {
         if self.context.state.posted != self.context.state.consumed {
@@ -329,7 +329,7 @@ impl<const UD: bool> Receiver<'_, UD> {
     }
 }
 
-/// Copies that a completion tells of, of which `completed` are known to be complete: it names the last, with 16 bits.
+/// Copies that a completion covers, of which `completed` are known to be complete: it names the last, with 16 bits.
 #[inline(always)]
 fn newly_completed(entry: CqeRef<'_>, completed: u64) -> u64 {
     u64::from(entry.wqe_counter().wrapping_add(1).wrapping_sub(completed as u16))

@@ -134,21 +134,22 @@ impl Sender<'_> {
                 self.process_commands::<W>();
             }
             let deferred = self.is_deferred();
-            let mut told = (self.context.state.announced, self.context.state.finished);
-            let drained = deferred || self.context.state.left == 0 || self.post_in_turn::<W>(&mut budget, &mut told);
+            let mut reported = (self.context.state.announced, self.context.state.finished);
+            let drained =
+                deferred || self.context.state.left == 0 || self.post_in_turn::<W>(&mut budget, &mut reported);
             let waits = self.reap_all::<W>();
             if !deferred {
                 self.announce_if_due::<W>();
             }
             if !drained {
-                self.notify_progress_thread(&mut told);
+                self.notify_progress_thread(&mut reported);
                 self.publish();
                 return Next::Retrigger;
             }
             if !deferred {
                 self.finish_if_over(waits);
             }
-            self.notify_progress_thread(&mut told);
+            self.notify_progress_thread(&mut reported);
             // Ends with a fence, which has made the doorbell records visible.
             self.publish();
             let consumed = self.context.state.control_consumed;
@@ -193,21 +194,21 @@ impl Sender<'_> {
             && self.progress().is_none_or(|progress| !progress.may_go(armed.sequence))
     }
 
-    /// Tells the progress thread what is new since `told`: announcement, end. Not of an operation that has failed: that
-    /// is for the host to find.
-    fn notify_progress_thread(&self, told: &mut (u64, u64)) {
+    /// Notifies the progress thread of what is new since `reported`: announcement, end. Not of an operation that has
+    /// failed: that is for the host to find.
+    fn notify_progress_thread(&self, reported: &mut (u64, u64)) {
         let state = &self.context.state;
-        let told = core::mem::replace(told, (state.announced, state.finished));
-        if (state.announced, state.finished) == told
+        let reported = core::mem::replace(reported, (state.announced, state.finished));
+        if (state.announced, state.finished) == reported
             || SendStatus::from_raw(state.status).is_ok_and(SendStatus::is_error)
         {
             return;
         }
         if let Some(progress) = self.progress() {
-            if state.announced != told.0 {
+            if state.announced != reported.0 {
                 progress.announced(state.announced);
             }
-            if state.finished != told.1 {
+            if state.finished != reported.1 {
                 progress.sent(state.finished);
             }
         }
@@ -215,7 +216,7 @@ impl Sender<'_> {
 
     /// Posts batches, one per send context in turn, until all is posted or the send context whose turn it is has no
     /// room (true), or the budget is used up (false). No send context gets ahead of another by more than a batch.
-    fn post_in_turn<W: Chunk>(&mut self, budget: &mut u64, told: &mut (u64, u64)) -> bool {
+    fn post_in_turn<W: Chunk>(&mut self, budget: &mut u64, reported: &mut (u64, u64)) -> bool {
         let count = self.context.contexts.count() as usize;
         let lookahead = u64::from(self.context.state.armed.lookahead_chunks);
         let mut index = self.context.state.next_context as usize;
@@ -230,7 +231,8 @@ impl Sender<'_> {
             let mut contexts = ContextArray::attach(&mut self.context.contexts);
             let Some(context) = contexts.get(index) else { return true };
             index += 1;
-            // A batch completes as a whole: one ends where the lookahead begins, so that its completion tells.
+            // A batch completes as a whole: one ends where the lookahead begins, so that its completion shows that the
+            // lookahead is reached.
             let before_lookahead = u32::try_from(self.context.state.left.saturating_sub(lookahead)).unwrap_or(u32::MAX);
             let most =
                 if before_lookahead == 0 { self.context.batch } else { self.context.batch.min(before_lookahead) };
@@ -261,19 +263,19 @@ impl Sender<'_> {
             *budget = budget.saturating_sub(u64::from(chunks));
             let state = &self.context.state;
             if state.left <= lookahead && state.announced != state.armed.sequence {
-                self.announce_early::<W>(told);
+                self.announce_early::<W>(reported);
             }
         }
         true
     }
 
-    /// The next root may begin while this one is still posting: it is told at once.
+    /// The next root may begin while this one is still posting: that is announced at once.
     #[inline(never)]
-    fn announce_early<W: Chunk>(&mut self, told: &mut (u64, u64)) {
+    fn announce_early<W: Chunk>(&mut self, reported: &mut (u64, u64)) {
         self.reap_all::<W>();
         self.announce_if_due::<W>();
         if self.context.state.announced == self.context.state.armed.sequence {
-            self.notify_progress_thread(told);
+            self.notify_progress_thread(reported);
             self.publish();
         }
     }

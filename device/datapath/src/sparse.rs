@@ -11,12 +11,12 @@
 //! as one of the next iteration.
 //!
 //! Between operations there is no host: with the answer that has no index an instance begins anew. What it cannot take
-//! ends the instance, and only it: it tells the host ([`SparseReport`]) and, instead of an answer, the workers, and
-//! takes nothing more. A host that asks how far a thread is (module `look`) wakes it: a thread that finds nothing to do
-//! looks for the question.
+//! ends the instance, and only it: the thread reports it to the host ([`SparseReport`]) and, instead of an answer, to
+//! the workers, and takes nothing more. A host that asks how far a thread is (module `inquiry`) wakes it: a thread that
+//! finds nothing to do checks for the question.
 
 mod answer;
-mod look;
+mod inquiry;
 mod prepare;
 mod votes;
 
@@ -98,7 +98,7 @@ impl Served<'_> {
                 self.outbox.arm_cq(self.cq.number(), self.state.consumed);
                 if !self.cq.is_ready(self.state.consumed) {
                     if self.state.consumed == consumed {
-                        self.look();
+                        self.answer_inquiry();
                     }
                     return Next::Reschedule;
                 }
@@ -240,7 +240,7 @@ impl Served<'_> {
         let (first, workers, answers) =
             (instance.first_peer as usize, instance.workers as usize, instance.state.answers);
         for waiting in first..first + workers {
-            // Others are told when their messages come. A broken connection carries nothing.
+            // Others are notified when their messages come. A broken connection carries nothing.
             let waits = self.peers.get(waiting).is_some_and(|peer| peer.received != answers);
             if (waits || waiting == number) && (waiting != number || fault.status != SparseStatus::Connection) {
                 self.give_up(waiting);

@@ -72,7 +72,7 @@ fn chunks_in_order_over_three_ring_lengths_and_more() {
                 fixture.bring(5, psn, bytes);
                 if psn % 5 == 4 {
                     fixture.activate();
-                    fixture.copy_and_tell_all();
+                    fixture.copy_and_complete_all();
                     fixture.activate();
                 }
             }
@@ -127,7 +127,7 @@ fn bad_chunks_are_counted_change_nothing_and_free_their_slot() {
                 ] {
                     fixture.deliver(message);
                     fixture.activate();
-                    fixture.copy_and_tell_all();
+                    fixture.copy_and_complete_all();
                     fixture.activate();
                 }
             }
@@ -170,8 +170,8 @@ fn complete_means_copied() {
         assert_eq!(fixture.armed_at() as u32, 0x33, "the copies' completion wakes the worker");
         fixture.copy();
         fixture.activate();
-        assert_eq!(fixture.flag(), 0, "copied, but not told");
-        while fixture.tell(CqeOpcode::Requester) {}
+        assert_eq!(fixture.flag(), 0, "copied, but not completed");
+        while fixture.complete_copy(CqeOpcode::Requester) {}
         fixture.activate();
         assert_eq!(fixture.flag(), 1);
         assert!((0..10).all(|psn| fixture.holds(psn, CHUNK)));
@@ -191,10 +191,10 @@ fn receives_come_back_only_with_completed_copies() {
         fixture.copy();
         fixture.activate();
         assert!(!fixture.can_deliver());
-        assert!(fixture.tell(CqeOpcode::Requester));
+        assert!(fixture.complete_copy(CqeOpcode::Requester));
         fixture.activate();
         assert!(fixture.can_deliver());
-        fixture.copy_and_tell_all();
+        fixture.copy_and_complete_all();
         fixture.activate();
         assert_eq!(fixture.receives_posted(), 32);
     }
@@ -210,13 +210,13 @@ fn a_receive_error_is_reported_and_the_worker_stays_armed() {
         assert_eq!(fixture.activate(), Next::Reschedule);
         assert_eq!(fixture.status(), ReceiveStatus::ReceiveError);
         assert_eq!(fixture.context.state.statistics.error_cqes, 1);
-        fixture.copy_and_tell_all();
+        fixture.copy_and_complete_all();
         let message = fixture.message(1, 0, CHUNK);
         fixture.deliver(Message { opcode: CqeOpcode::Send, ..message });
         fixture.activate();
         assert_eq!(fixture.status(), ReceiveStatus::ReceiveError, "the first failure stays");
         assert_eq!(fixture.context.state.statistics.unexpected_opcode, 1);
-        fixture.copy_and_tell_all();
+        fixture.copy_and_complete_all();
         fixture.activate();
         assert_eq!(fixture.armed_at(), 2 << 32 | 0x11);
         for psn in 0..8 {
@@ -261,12 +261,12 @@ fn operations_follow_one_another_and_stragglers_are_distinguished() {
                     let bytes = if psn + 1 == chunks { 1 + sequence as u32 } else { CHUNK };
                     fixture.bring(id, psn, bytes);
                     fixture.activate();
-                    fixture.copy_and_tell_all();
+                    fixture.copy_and_complete_all();
                     if psn % 3 == 0 {
                         // A straggler of the operation before.
                         fixture.bring(id ^ 2, psn, CHUNK);
                         fixture.activate();
-                        fixture.copy_and_tell_all();
+                        fixture.copy_and_complete_all();
                     }
                 }
                 fixture.settle();
@@ -365,7 +365,7 @@ fn random_order_duplicates_losses_and_copy_delays() {
                         }
                         3 => fixture.copy(),
                         4 => {
-                            fixture.tell(CqeOpcode::Requester);
+                            fixture.complete_copy(CqeOpcode::Requester);
                         }
                         _ => {
                             fixture.activate();
@@ -399,7 +399,7 @@ fn counters_pass_their_16_bits() {
                     fixture.bring(1, (psn + round) % 16, CHUNK);
                 }
                 fixture.activate();
-                fixture.copy_and_tell_all();
+                fixture.copy_and_complete_all();
                 fixture.activate();
             }
             assert!(fixture.context.state.consumed > 0x10000);

@@ -251,7 +251,7 @@ fn own_chunks_and_repeated_short_ones_are_duplicates() {
             let deliver = |fixture: &mut ReceiveFixture, psn: u32| {
                 fixture.settle();
                 let receiver = &mut fixture.receivers[0];
-                // On UC the card writes before the worker hears of it: the duplicate carries the same bytes.
+                // On UC the card writes before the worker knows of it: the duplicate carries the same bytes.
                 receiver.deliver(receiver.message(5, psn, case.place(psn).1));
                 fixture.settle();
                 fixture.receivers[0].context.state.statistics.duplicates
@@ -269,7 +269,7 @@ fn own_chunks_and_repeated_short_ones_are_duplicates() {
 }
 
 #[test]
-fn a_closed_operation_is_frozen_and_its_words_tell_what_is_missing() {
+fn a_closed_operation_is_frozen_and_its_words_show_what_is_missing() {
     for transport in BOTH {
         for (number, case) in cases().into_iter().enumerate() {
             let mut rng = Rng(0x9E37 + number as u64);
@@ -375,7 +375,7 @@ fn a_new_operation_waits_for_the_copies_of_the_last() {
     fixture.control.message(CqeOpcode::WriteImmediate);
     fixture.activate();
     assert_eq!(fixture.receivers[0].report().progress.sequence, 1, "a copy is under way");
-    fixture.receivers[0].copy_and_tell_all();
+    fixture.receivers[0].copy_and_complete_all();
     fixture.activate();
     assert_eq!(fixture.receivers[0].report().progress.sequence, 2, "its completion leads to the new operation");
     assert_eq!(fixture.activate(), Next::Reschedule);
@@ -405,7 +405,7 @@ fn an_answer_does_not_forget_an_operation_that_waits() {
     fixture.activate();
     let progress = fixture.receivers[0].report().progress;
     assert_eq!((progress.sequence, progress.reported), (1, 1), "copies are under way");
-    fixture.receivers[0].copy_and_tell_all();
+    fixture.receivers[0].copy_and_complete_all();
     fixture.activate();
     assert_eq!(fixture.receivers[0].report().progress.sequence, 2);
 }
@@ -444,7 +444,7 @@ fn a_context_reports_by_itself_where_the_operation_says_so() {
 }
 
 #[test]
-fn operations_are_looked_at_after_messages_only() {
+fn operations_are_checked_after_messages_only() {
     let case = Case::equal(2, 300, None);
     let mut fixture = case.fixture(Transport::Ud, 4);
     let (ask, placement) = case.ask(&fixture, 1, 5);
@@ -487,7 +487,7 @@ fn a_broken_control_connection_and_a_failed_copy_are_reported() {
     }
     fixture.activate();
     fixture.receivers[0].copy();
-    assert!(fixture.receivers[0].tell(CqeOpcode::RequesterError));
+    assert!(fixture.receivers[0].complete_copy(CqeOpcode::RequesterError));
     fixture.activate();
     assert_eq!(fixture.receivers[0].status(), ReceiveStatus::CopyError);
     let receiver = &mut fixture.receivers[0];
@@ -564,7 +564,7 @@ fn contexts_take_turns_and_the_last_one_completes_the_group() {
         for _ in 0..40 {
             fixture.activate();
             flags.push(fixture.receivers[0].flag());
-            fixture.receivers.iter_mut().take(2).for_each(Fixture::copy_and_tell_all);
+            fixture.receivers.iter_mut().take(2).for_each(Fixture::copy_and_complete_all);
         }
         let expected = u64::from(transport == Transport::Uc);
         assert_eq!(*flags.last().unwrap(), expected, "UD: the copies of receiver 2 are not complete");
@@ -610,7 +610,7 @@ fn progress_is_published_whatever_ends_an_activation() {
                     assert!(progress.consumed > before, "an activation that goes on has done something");
                 }
                 assert_eq!(u64::from(ask.chunks) - progress.remaining, progress.consumed);
-                fixture.receivers[0].copy_and_tell_all();
+                fixture.receivers[0].copy_and_complete_all();
             }
             assert_eq!(retriggers > 0, budget < 300, "batch {batch}, budget {budget}");
             fixture.thread.budget = 1 << 20;

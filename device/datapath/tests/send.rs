@@ -25,20 +25,20 @@ fn run(context: usize, first_psn: u32, chunks: u32) -> SendRun {
     }
 }
 
-/// Carries out and tells everything until the worker sleeps with nothing under way.
+/// Carries out and completes everything until the worker sleeps with nothing under way.
 fn drive(fixture: &mut SendFixture, contexts: usize) -> Vec<Sent> {
     let mut sent = Vec::new();
     for _ in 0..1000 {
         let next = fixture.activate();
         let before = sent.len();
-        let mut told = false;
+        let mut completed = false;
         for context in 0..contexts {
             sent.extend(fixture.carry(context));
-            while fixture.tell(context, CqeOpcode::Requester) {
-                told = true;
+            while fixture.complete_next(context, CqeOpcode::Requester) {
+                completed = true;
             }
         }
-        if next == Next::Reschedule && sent.len() == before && !told {
+        if next == Next::Reschedule && sent.len() == before && !completed {
             return sent;
         }
     }
@@ -88,8 +88,8 @@ fn every_chunk_goes_out_once_with_a_doorbell_and_a_completion_per_batch() {
                         batches,
                         "a completion for each batch"
                     );
-                    let (told, given_back) = fixture.completions();
-                    assert_eq!(told, given_back);
+                    let (completed, given_back) = fixture.completions();
+                    assert_eq!(completed, given_back);
                 }
                 let (messages, given_back) = fixture.control.counts();
                 assert_eq!(messages, u64::from(given_back));
@@ -114,7 +114,7 @@ fn batches_rotate_over_the_contexts() {
         let skew = left.iter().max().unwrap() - left.iter().min().unwrap();
         assert!(skew <= 4, "{left:?}");
         fixture.carry(step % 3);
-        fixture.tell(step % 3, CqeOpcode::Requester);
+        fixture.complete_next(step % 3, CqeOpcode::Requester);
     }
     assert_eq!(fixture.report().finished, 1);
 }
@@ -128,8 +128,8 @@ fn a_full_queue_sends_the_worker_to_sleep_with_its_completions_armed() {
     assert_eq!(dpa::sys::outbox_register(dpa::hw::outbox::CQ_DOORBELL), 0x60, "armed at completion 0");
     assert_eq!(fixture.carry(0).len(), 8);
     assert_eq!(fixture.activate(), Next::Reschedule);
-    assert_eq!(fixture.report().posted, 8, "carried out, but not told");
-    assert!(fixture.tell(0, CqeOpcode::Requester));
+    assert_eq!(fixture.report().posted, 8, "carried out, but not completed");
+    assert!(fixture.complete_next(0, CqeOpcode::Requester));
     fixture.activate();
     assert_eq!(fixture.report().posted, 12);
     assert_eq!(dpa::sys::outbox_register(dpa::hw::outbox::CQ_DOORBELL), 1 << 32 | 0x60);
@@ -145,7 +145,7 @@ fn a_lead_within_a_batch_is_reported_before_the_end() {
     fixture.activate();
     assert_eq!((fixture.report().posted, fixture.report().announced), (9, 0));
     fixture.carry(0);
-    fixture.tell(0, CqeOpcode::Requester);
+    fixture.complete_next(0, CqeOpcode::Requester);
     fixture.activate();
     let report = fixture.report();
     assert_eq!((report.posted, report.announced, report.finished), (16, 1, 0));
@@ -167,7 +167,7 @@ fn the_operation_is_announced_with_its_lead() {
                 posted_when_announced.get_or_insert(report.posted);
             }
             fixture.carry(0);
-            fixture.tell(0, CqeOpcode::Requester);
+            fixture.complete_next(0, CqeOpcode::Requester);
         }
         assert_eq!(posted_when_announced, Some(posted_by_then), "lookahead {lookahead}");
         assert_eq!(fixture.report().finished, 1);
@@ -236,13 +236,13 @@ fn a_failed_send_is_reported_and_later_operations_are_refused() {
         fixture.activate();
         fixture.carry(0);
         fixture.carry(1);
-        assert!(fixture.tell(0, opcode));
+        assert!(fixture.complete_next(0, opcode));
         fixture.activate();
         let posted = fixture.report().posted;
         assert_eq!((fixture.status(), fixture.report().finished), (status, 0), "context 1 is still sending");
-        while fixture.tell(1, CqeOpcode::Requester) {}
+        while fixture.complete_next(1, CqeOpcode::Requester) {}
         // What else was posted on the dead queue is flushed.
-        while fixture.tell(0, CqeOpcode::RequesterError) {}
+        while fixture.complete_next(0, CqeOpcode::RequesterError) {}
         fixture.activate();
         assert_eq!((fixture.status(), fixture.report().finished, fixture.report().posted), (status, 1, posted));
         fixture.ask(2, &[run(0, 0, 4), run(1, 0, 4)], 0);
@@ -393,7 +393,7 @@ fn without_a_progress_thread_the_host_lets_a_deferred_operation_go_or_replaces_i
         fixture.ask(2, &runs, 0);
         fixture.change(|line| line.flags = OPERATION_DEFERRED);
         assert!(drive(&mut fixture, 2).is_empty());
-        // Operation 2 has failed before its turn: nothing of it is sent, and it is told of no more.
+        // Operation 2 has failed before its turn: nothing of it is sent, and no more messages name it.
         let others = [run(0, 30, 3), run(1, 40, 2)];
         fixture.ask(3, &others, 0);
         let sent = drive(&mut fixture, 2);

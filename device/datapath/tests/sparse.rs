@@ -88,7 +88,7 @@ fn operate(fixture: &mut SparseFixture, parameters: Parameters, element: SparseE
     for rank in &ranks[1..] {
         add(&mut expected, &rank.array, element);
     }
-    fixture.tell(element as u64);
+    fixture.write_operation(element as u64);
     let mut due: Vec<(usize, (Vec<u8>, u32))> = (0..)
         .zip(&mut ranks)
         .map(|(number, rank)| (number, rank.message(parameters, &[]).expect("the first message")))
@@ -99,7 +99,7 @@ fn operate(fixture: &mut SparseFixture, parameters: Parameters, element: SparseE
             assert!(fixture.deliver(number, &bytes, displacement), "a receive is posted");
         } else {
             // Only now: the answers had no room.
-            (0..ranks.len()).for_each(|peer| _ = fixture.tell_sent(peer));
+            (0..ranks.len()).for_each(|peer| _ = fixture.complete_send(peer));
         }
         assert_eq!(fixture.activate(), Next::Reschedule);
         for sent in fixture.carry() {
@@ -175,8 +175,8 @@ fn what_cannot_be_ends_the_instance_and_workers_learn_whose_fault_it_is() {
         let report = fixture.report(1);
         assert_eq!((report.status, report.worker, report.iteration), (status as u64, 1, 1));
         assert_eq!((report.found, report.limit), (found, limit.into()), "{status:?}");
-        let told: Vec<_> = fixture.carry().iter().map(|sent| (sent.peer, sent.immediate, sent.bytes.len())).collect();
-        assert_eq!(told, [(2, 2, 0), (3, 2, 0)], "{status:?}");
+        let sent: Vec<_> = fixture.carry().iter().map(|sent| (sent.peer, sent.immediate, sent.bytes.len())).collect();
+        assert_eq!(sent, [(2, 2, 0), (3, 2, 0)], "{status:?}");
         // Instance 0 goes on.
         for peer in [0, 1] {
             assert!(fixture.deliver(peer, &message(0, [NONE; 4]), 0));
@@ -196,8 +196,8 @@ fn who_comes_after_the_end_learns_of_it_and_broken_connections_carry_nothing() {
     assert!(fixture.carry().is_empty());
     assert!(fixture.deliver(2, &message(2, [NONE; 4]), 0));
     fixture.activate();
-    let told: Vec<_> = fixture.carry().iter().map(|sent| (sent.peer, sent.immediate, sent.bytes.len())).collect();
-    assert_eq!(told, [(2, 2, 0)]);
+    let sent: Vec<_> = fixture.carry().iter().map(|sent| (sent.peer, sent.immediate, sent.bytes.len())).collect();
+    assert_eq!(sent, [(2, 2, 0)]);
 }
 
 #[test]
@@ -215,10 +215,10 @@ fn a_host_that_asks_learns_who_is_waited_for_and_whether_all_have_their_answers(
     fixture.activate();
     assert_eq!(fixture.carry().len(), 2);
     assert_eq!(fixture.ask(9), 9 << 32 | UNANSWERED);
-    assert!(fixture.tell_sent(2));
+    assert!(fixture.complete_send(2));
     fixture.activate();
     assert_eq!(fixture.ask(10), 10 << 32 | UNANSWERED);
-    assert!(fixture.tell_sent(3), "the last answer of an operation is completed visibly");
+    assert!(fixture.complete_send(3), "the last answer of an operation is completed visibly");
     fixture.activate();
     assert_eq!(fixture.ask(11), 11 << 32);
 }
@@ -238,7 +238,7 @@ fn completions_of_no_worker_are_counted_and_others_end_their_instance() {
 #[test]
 fn an_element_that_is_none_ends_the_instance_when_its_turn_comes() {
     let mut fixture = SparseFixture::ready(1, 1, 256, 4);
-    fixture.tell(3);
+    fixture.write_operation(3);
     assert!(fixture.deliver(0, &message(0, [1, NONE, NONE, NONE]), 0));
     fixture.activate();
     let report = fixture.report(0);

@@ -108,7 +108,7 @@ impl BitmapView {
     }
 }
 
-/// A bitmap that belongs to another thread, which leaves it alone while it is looked at here.
+/// A bitmap that belongs to another thread, which does not write it while it is read here.
 #[derive(Clone, Copy, Debug)]
 pub struct BitmapReader {
     words: *const u64,

@@ -66,7 +66,7 @@ impl CompletionQueue {
         op_own & 1 == u64::from(owner_of_pass(index, self.log_depth)) && op_own >> 4 != CqeOpcode::Invalid as u64
     }
 
-    /// [`CompletionQueue::is_ready`] of a queue that is only looked at: fewer instructions where nothing is ready.
+    /// [`CompletionQueue::is_ready`] of a queue that is only polled: fewer instructions where nothing is ready.
     #[inline(always)]
     #[must_use]
     pub fn waits(memory: &CompletionQueueMemory, index: u64) -> bool {
@@ -198,7 +198,7 @@ impl CqeRef<'_> {
 pub enum Poll<'q> {
     /// The hardware has not written the entry.
     Empty,
-    /// An entry of the expected opcode, with no other bits beside the owner.
+    /// An entry of the expected opcode, with no other bits than the owner.
     Plain(CqeRef<'q>),
     /// An entry of another opcode or with other bits.
     Other(CqeRef<'q>),

@@ -30,8 +30,8 @@ impl Group {
 
 /// Counts one of `all` at operation `sequence` in a word of sequence number and count; true for the last one.
 pub(crate) fn count(word: &AtomicU64, sequence: u32, all: u32) -> bool {
-    // A plain fetch-add would need somebody to reset the count between operations; with the sequence number beside it
-    // the first finisher of an operation does, and a straggler of an earlier one cannot disturb.
+    // A plain fetch-add would need somebody to reset the count between operations; with the sequence number in the same
+    // word the first finisher of an operation does, and a straggler of an earlier one cannot disturb.
     let counted =
         word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |value| match ((value >> 32) as u32).cmp(&sequence) {
             core::cmp::Ordering::Less => Some(u64::from(sequence) << 32 | 1),

@@ -15,8 +15,8 @@
 //! What the host names wrongly it can only break in its own process. What a memory key covers the card may write: keys
 //! are numbers, and those that cover a process's contexts are for its host alone.
 //!
-//! **Unsafe.** This crate and `rt-emu` hold the unsafe code and all assembly of the firmware; images deny it, apart
-//! from the pointer chases of image `calibration` ([`microbench::Lines::follow`]).
+//! **Unsafe.** This crate and `rt-emu` hold the unsafe code and all assembly of the firmware; images deny it, except
+//! for the pointer chases of image `calibration` ([`microbench::Lines::follow`]).
 //!
 //! On other targets than RISC-V the crate builds with plain memory in place of registers (module `arch`), so that queue
 //! logic can be unit-tested where it is written.

@@ -16,7 +16,7 @@ pub use defmt;
 
 /// Longest frame: a message of the stream holds 511 bytes, two per byte of the frame.
 pub const FRAME_BYTES: usize = 254;
-/// Buffers. Threads have one by the low bits of their numbers: two threads whose numbers are a multiple of 256 apart
+/// Buffers. Threads have one by the low bits of their numbers: two threads whose numbers differ by a multiple of 256
 /// have the same one.
 const BUFFERS: usize = 256;
 

@@ -30,14 +30,14 @@ impl Outbox {
         Self { base }
     }
 
-    /// Tells the hardware that completions before number `consumer` of CQ `cqn` are consumed, and asks for an event
+    /// Notifies the hardware that completions before number `consumer` of CQ `cqn` are consumed, and asks for an event
     /// with the next one. If there is one already the event comes at once.
     #[inline(always)]
     pub fn arm_cq(&self, cqn: u32, consumer: u64) {
         self.store(hw::outbox::CQ_DOORBELL, hw::outbox::cq_arm_value(cqn, consumer as u32));
     }
 
-    /// Tells the hardware that entries before number `producer` of the send queue of `qpn` are ready.
+    /// Notifies the hardware that entries before number `producer` of the send queue of `qpn` are ready.
     #[inline(always)]
     pub fn ring_sq(&self, qpn: u32, producer: u64) {
         self.store(hw::outbox::SQ_DOORBELL, hw::outbox::sq_doorbell_value(qpn, producer as u16));

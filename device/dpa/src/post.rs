@@ -129,7 +129,7 @@ impl<W: PostedEntry> PostSlot<'_, W> {
         unsafe { self.field::<Be64>(8).write_volatile(Be64::new(tail)) };
     }
 
-    /// Has the entry's completion told.
+    /// Requests a completion for the entry.
     #[inline(always)]
     pub fn set_signalled(self) {
         // SAFETY: inside the ring.

@@ -98,7 +98,7 @@ impl SendQueue {
         unsafe { (&raw mut (*self.doorbell_record).send).write_volatile(Be32::new(queue_counter(index))) };
     }
 
-    /// Entries posted as the doorbell record tells them, modulo 65,536.
+    /// Entries posted as the doorbell record gives them, modulo 65,536.
     #[inline(always)]
     #[must_use]
     pub fn producer(&self) -> u16 {
@@ -162,7 +162,7 @@ impl WriteSlot<'_> {
         unsafe { (&raw mut (*self.at).data.byte_count).write_volatile(Be32::new(bytes)) };
     }
 
-    /// Chooses whether the entry's completion is told.
+    /// Chooses whether the entry gets a completion.
     #[inline]
     pub fn set_signalled(self, signalled: bool) {
         let flags = if signalled { FLAG_SIGNALLED } else { FLAG_ON_ERROR };

@@ -1,7 +1,7 @@
 //! Slots of a sparse AllReduce: blocks that the card writes and reads, and the loops that add them.
 //!
 //! A load takes eight bytes. Loads and stores take a thread most of the time, so that a loop adds blocks of up to
-//! [`SOURCES`] messages before it stores. Each has a symbol of its own, and listings tell them apart.
+//! [`SOURCES`] messages before it stores. Each has a symbol of its own, and listings distinguish them.
 
 use core::marker::PhantomData;
 
@@ -270,7 +270,7 @@ mod tests {
 
     /// Blocks of 128 bytes: sources at 0 to 3, the sum at 4.
     #[test]
-    fn sums_wrap_around_in_their_own_halves_and_end_where_they_are_told() {
+    fn sums_wrap_around_in_their_own_halves_and_end_at_the_given_place() {
         let add = |sum: u64, more: u64, wide: bool| {
             let low = (sum as u32).wrapping_add(more as u32);
             let high = ((sum >> 32) as u32).wrapping_add((more >> 32) as u32);

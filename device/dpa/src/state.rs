@@ -88,7 +88,7 @@ impl<'c> Messages<'c> {
     }
 
     /// Writes a message at byte offset `offset`; false, and nothing happens, if offset or bytes are not aligned to
-    /// words or not all inside. Fence before the card is told of it ([`crate::fence::memory_write`]).
+    /// words or not all inside. Fence before the card is notified of it ([`crate::fence::memory_write`]).
     pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         let Ok(words) = <[u64]>::ref_from_bytes(bytes) else { return false };
         let Some(first) = self.first(offset, words.len() as u64) else { return false };
@@ -155,7 +155,7 @@ mod tests {
         let mut memory = Memory([0; 16]);
         let bad = DeviceAddress::new(memory.0.as_mut_ptr() as u64 + 8);
         let mut kept = kept(&mut memory, 16);
-        assert!(State::<[u64; 16]>::attach(&mut kept).is_none(), "no room beside the tag");
+        assert!(State::<[u64; 16]>::attach(&mut kept).is_none(), "no room with the tag");
         assert!(State::<u64>::attach(&mut kept).unwrap().get().is_none());
         State::<u64>::attach(&mut kept).unwrap().set(7);
         *State::<u64>::attach(&mut kept).unwrap().get().unwrap() += 1;

@@ -20,15 +20,15 @@ thread_local! {
 }
 
 pub(crate) fn reschedule() -> ! {
-    unreachable!("unit tests call handlers directly and look at what they return")
+    unreachable!("unit tests call handlers directly and check what they return")
 }
 
 pub(crate) fn finish() -> ! {
-    unreachable!("unit tests call handlers directly and look at what they return")
+    unreachable!("unit tests call handlers directly and check what they return")
 }
 
 pub(crate) fn retrigger() -> ! {
-    unreachable!("unit tests call handlers directly and look at what they return")
+    unreachable!("unit tests call handlers directly and check what they return")
 }
 
 pub(crate) fn error(code: u8) -> ! {

@@ -159,7 +159,7 @@ impl<T: IntoBytes + Immutable> WindowCell<T> {
         unsafe { self.base.byte_add(OFFSET).write_volatile(value) };
     }
 
-    /// Stores a whole structure at byte offset `OFFSET`, from its last word to its first: a host that looks in between,
+    /// Stores a whole structure at byte offset `OFFSET`, from its last word to its first: a host that reads in between,
     /// and finds the first word new, finds all of them so.
     #[inline]
     pub fn store_part<const OFFSET: usize, P: IntoBytes + Immutable>(&self, part: &P) {

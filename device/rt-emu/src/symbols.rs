@@ -136,7 +136,7 @@ pub extern "C" fn flexio_dev_outbox_config(_context: *mut ThreadContext, id: u16
     status(rtos::call(rtos::OUTBOX_CONFIG, [u64::from(id), 0, 0, 0]))
 }
 
-/// The same without telling errors.
+/// The same without reporting errors.
 #[unsafe(no_mangle)]
 pub extern "C" fn flexio_dev_outbox_config_fast(_context: *mut ThreadContext, id: u16) {
     rtos::call(rtos::OUTBOX_CONFIG, [u64::from(id), 0, 0, 0]);

@@ -130,7 +130,7 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// What a kernel tells through its window when it has ended.
+    /// What a kernel reports through its window when it has ended.
     #[size = 64, align = 64]
     pub struct KernelResult {
         /// Time of the device at which what is measured began, in nanoseconds.

@@ -8,7 +8,7 @@ use crate::memory::{HostLine, Queue, QueueKind, Region, RegionKind, Shared};
 /// contexts are made of.
 ///
 /// `#[derive(Layout)]` implements it for structures of one's own. Both sides compile the same definition, and the image
-/// records the hash of each entry's argument: if one side is older than the other, the host is told so before anything
+/// records the hash of each entry's argument: if one side is older than the other, the host learns so before anything
 /// runs.
 ///
 /// ```

@@ -249,7 +249,7 @@ pub type MessageMemory = Region<MessageWords>;
 pub type KeptMemory = Region<KeptWords>;
 /// Memory that is walked through; its extent is in lines of 64 bytes.
 pub type MeasuredMemory = Region<MeasuredLines>;
-/// Receive and transmit spots; their extent is in 64-bit words.
+/// Receive and transmit slots; their extent is in 64-bit words.
 pub type SpotMemory = Region<SpotWords>;
 /// An array of contexts.
 pub type ContextMemory<T> = Region<Owned<T>>;

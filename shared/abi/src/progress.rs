@@ -3,7 +3,7 @@
 //!
 //! It exchanges control messages over reliable queue pairs in DPA memory, one per peer; learns from receive contexts
 //! and send workers by [`Signals`]; finds what multicast has lost in the bitmaps of closed receive contexts
-//! ([`ReceiveView`]) and reads it from the left neighbour; and tells the host by a [`ProgressReport`] and a
+//! ([`ReceiveView`]) and reads it from the left neighbour; and notifies the host by a [`ProgressReport`] and a
 //! [`ProgressFlag`]. The host gives it commands over a control queue as receive threads have (see
 //! [`crate::receive_thread`]), one at a time: the next one only after [`ProgressFlag::acknowledged`] shows the last.
 
@@ -38,7 +38,7 @@ pub const COMMAND_EAGER: u32 = 64;
 pub const COMMAND_FOLLOW: u32 = 128;
 
 /// Likewise: the peer for which this rank waits, if there is one, is sent an empty write. Its card answers, or the
-/// connection breaks: of a peer whose process has ended nothing else would be heard.
+/// connection breaks: nothing else would show that a peer's process has ended.
 pub const COMMAND_PROBE: u32 = 256;
 
 /// Every bit that a command may have. It is part of the hash of the ABI: firmware that lacks one would take the command
@@ -77,9 +77,9 @@ pub const ROUNDS: usize = 10;
 pub const READS: usize = 8;
 
 abi_struct! {
-    /// What the threads of a communicator tell one another, in DPA memory, in a line of its own. All but the numbers of
-    /// threads is accessed by atomic instructions. A *count* is the low half of a sequence number in bits 63:32, and
-    /// how many have reached it in bits 31:0.
+    /// What the threads of a communicator announce to one another, in DPA memory, in a line of its own. All but the
+    /// numbers of threads is accessed by atomic instructions. A *count* is the low half of a sequence number in bits
+    /// 63:32, and how many have reached it in bits 31:0.
     #[size = 64, align = 64]
     pub struct Signals {
         /// Receive contexts that are armed: a count (receive contexts).
@@ -211,8 +211,8 @@ abi_struct! {
 pub const COMMAND_BYTES: usize = size_of::<ProgressCommand>();
 
 abi_struct! {
-    /// What the progress thread tells the host, in host memory, in lines that only it writes: when an operation begins,
-    /// when its barrier is passed, when at the end and on failure.
+    /// What the progress thread reports to the host, in host memory, in lines that only it writes: when an operation
+    /// begins, when its barrier is passed, when at the end and on failure.
     ///
     /// There are two reports, which take turns: number n is written to the one with number n modulo 2, and announced in
     /// the [`ProgressFlag`] only then. Who finds number n announced before and after reading has read it whole. So have
@@ -259,7 +259,7 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// What the progress thread tells the host in single words, in a line that only it writes.
+    /// What the progress thread reports to the host in single words, in a line that only it writes.
     #[size = 64, align = 64]
     pub struct ProgressFlag {
         /// Number of the last report in bits 31:0, that of the last operation that is over in bits 63:32.
@@ -293,10 +293,10 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// What the progress thread tells the host only where something is wrong.
+    /// What the progress thread reports to the host only where something is wrong.
     #[size = 128, align = 64]
     pub struct ProgressDetail {
-        /// Number of this detail. 0: nothing to tell yet.
+        /// Number of this detail. 0: nothing to report yet.
         pub number: u32,
         /// A [`ProgressThreadStatus`] code.
         pub status: u32,
@@ -321,11 +321,11 @@ abi_struct! {
 pub const REPORTS_BYTES: usize = 2 * (size_of::<ProgressReport>() + size_of::<ProgressDetail>());
 
 abi_codes! {
-    /// State of the progress thread as [`ProgressReport::status`] tells it.
+    /// State of the progress thread as [`ProgressReport::status`] gives it.
     pub enum ProgressThreadStatus {
         /// All is well.
         Running = 0,
-        /// An error completion on the control queue; detail = syndrome. It can no longer be told anything.
+        /// An error completion on the control queue; detail = syndrome. It can no longer take commands.
         ControlError = 1,
         /// A command that makes no sense; detail = its flags. It was not carried out.
         InvalidCommand = 2,
@@ -443,7 +443,7 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// A receive context as the progress thread sees it, which looks at bitmaps when the context is closed: its own
+    /// A receive context as the progress thread sees it, which reads bitmaps when the context is closed: its own
     /// thread leaves them alone from then on until the next operation.
     #[size = 128, align = 64, memory]
     pub struct ReceiveView {
@@ -472,7 +472,7 @@ abi_struct! {
         pub wanted: [u64; 16],
         /// The piece whose reads are being posted, plus one; 0: none.
         pub piece: u32,
-        /// Number of the receive context in which the rest of it is looked for.
+        /// Number of the receive context in which the rest of it is searched.
         pub context: u32,
         /// PSN there from which on.
         pub psn: u64,
@@ -513,7 +513,7 @@ abi_struct! {
     /// again.
     #[size = 1024, align = 64]
     pub struct ProgressThreadState {
-        /// The report as it is to be told next.
+        /// The report as it is to be written next.
         pub report: ProgressReport,
         /// Completions of messages consumed; never wraps.
         pub consumed: u64,
@@ -543,17 +543,17 @@ abi_struct! {
         pub unsent: u32,
         /// 1 while its receive contexts are not all complete.
         pub unreceived: u32,
-        /// 1 while the report is not told.
+        /// 1 while the report is not written.
         pub unreported: u32,
-        /// 1 while the detail is not told.
+        /// 1 while the detail is not written.
         pub undetailed: u32,
-        /// 1 while the host's command has not been looked at.
+        /// 1 while the host's command has not been read.
         pub pending: u32,
         /// 1 once outbox and window of the thread are configured.
         pub configured: u32,
         /// 1 after RPC `prepare_progress` accepted the context.
         pub prepared: u32,
-        /// 1 while the next look at the clock counts.
+        /// 1 while the next check of the clock counts.
         pub due: u32,
         /// Peers whose send queues have no room for a message.
         pub full: u32,
@@ -565,7 +565,7 @@ abi_struct! {
         pub unacknowledged: u32,
         /// Zero.
         pub reserved_3: u32,
-        /// 1 while it is not told that an operation is over of which there is nothing to report.
+        /// 1 while it is not announced that an operation is over of which there is nothing to report.
         pub unannounced: u32,
         /// Not 0: an empty write follows messages. [`FOLLOWS`] and [`LOSSY`].
         pub follows: u32,
@@ -591,7 +591,7 @@ abi_struct! {
         pub reserved: u32,
         /// Zero.
         pub reserved_2: [u64; 7],
-        /// The detail as it is to be told next.
+        /// The detail as it is to be written next.
         pub detail: ProgressDetail,
         /// Reads from the left neighbour.
         pub reads: ProgressReads,

@@ -43,10 +43,10 @@ pub const OPERATION_CLOSED: u32 = 1;
 /// turns between two copies ([`ReceiveContext::bitmap_host`]), so that the host can read one while the next is written.
 pub const OPERATION_REPORTS: u32 = 4;
 
-/// Value of [`crate::SendOperation::flags`]: nothing is posted, and nothing told, before [`crate::Signals::go`] has
-/// reached the operation's sequence number, of which the progress thread tells by waking the worker. Where there is no
-/// progress thread the host takes the flag away, with the same `sequence`; or the next operation replaces this one, of
-/// which nothing was sent then. Closing the operation ends that, too.
+/// Value of [`crate::SendOperation::flags`]: nothing is posted, and nothing announced, before [`crate::Signals::go`]
+/// has reached the operation's sequence number, which the progress thread announces by waking the worker. Where there
+/// is no progress thread the host takes the flag away, with the same `sequence`; or the next operation replaces this
+/// one, of which nothing was sent then. Closing the operation ends that, too.
 pub const OPERATION_DEFERRED: u32 = 2;
 
 abi_struct! {
@@ -122,7 +122,7 @@ abi_struct! {
         /// 1 while chunks come one by one, or of several roots in turn: in no runs of consecutive numbers that are
         /// worth one check.
         pub interleaved: u32,
-        /// Copies whose completion was told by the hardware to have failed (UD).
+        /// Copies that the hardware has completed with an error (UD).
         pub failed_copies: u64,
         /// User index and immediate of the armed operation's PSN 0, as the hot loop compares them.
         pub key: u64,
@@ -146,7 +146,7 @@ abi_struct! {
     /// Positions out of the ordinary. A receive context's hot loop takes only chunks of full length whose bit is clear.
     /// When a receive context takes over an operation it sets the bits of what that loop must leave alone: the own
     /// rank's PSNs, which are not expected, and the last PSN of each run whose last chunk is short. Whether such a
-    /// short chunk is there is told by one bit per run, the *tail bitmap*, which lie behind the bitmap's words in the
+    /// short chunk is there is given by one bit per run, the *tail bitmap*, which lie behind the bitmap's words in the
     /// host copy. The own rank's edge is set from the start. So PSN p is missing if its bit is clear, or if p is the
     /// last of run r, that run's last chunk is short, and bit r of the tail bitmap is clear (`flexcast_proto::missing`
     /// computes it).
@@ -192,8 +192,8 @@ abi_struct! {
         pub rows: TableMemory<RunRow>,
         /// The group's [`GroupContext`].
         pub group: Shared<GroupContext>,
-        /// The [`Signals`] by which a receive context tells the progress thread that it is armed, and the last of a
-        /// group that all are complete; none: nobody is to be told.
+        /// The [`Signals`] by which a receive context notifies the progress thread that it is armed, and the last of a
+        /// group that all are complete; none: nobody is to be notified.
         pub signals: Shared<Signals>,
         /// The operation (host), written after, or in one Write with, `placement`.
         pub operation: HostLine<Operation>,
@@ -231,7 +231,7 @@ abi_struct! {
 
 abi_codes! {
     /// Why a context or an operation was refused; returned by RPCs that prepare a context (`prepare_receive` and
-    /// `prepare_send`: with the number of the receive context at fault in bits 63:32) and told as detail of
+    /// `prepare_send`: with the number of the receive context at fault in bits 63:32) and given as detail of
     /// [`crate::ReceiveStatus::InvalidOperation`] and [`crate::SendStatus::InvalidOperation`].
     pub enum ContextFault {
         /// `abi_hash` is not the firmware's.

@@ -4,7 +4,7 @@
 //! lies in DPA memory, the thread's *control queue*. It writes lines into DPA memory by plain RDMA Writes
 //! ([`crate::Placement`] and [`crate::Operation`] of one or more receive contexts) and ends with one Write with
 //! immediate of no bytes, whose completion wakes the thread. What was written before on the same connection lies in
-//! memory by then. The thread looks at the operations of all its receive contexts after every such completion, and at
+//! memory by then. The thread checks the operations of all its receive contexts after every such completion, and at
 //! no other time. The immediate's value is free.
 
 use crate::layout::abi_struct;

@@ -97,7 +97,7 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// What a worker tells in host memory when an iteration has ended. Counts are of this iteration.
+    /// What a worker reports in host memory when an iteration has ended. Counts are of this iteration.
     #[size = 128, align = 64]
     pub struct ReferenceReport {
         /// Completions consumed.

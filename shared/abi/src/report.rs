@@ -107,7 +107,7 @@ abi_struct! {
 }
 
 abi_codes! {
-    /// State of a worker as [`ProgressLine::status`] tells it.
+    /// State of a worker as [`ProgressLine::status`] gives it.
     pub enum ReceiveStatus {
         /// No operation yet.
         Idle = 0,
@@ -124,13 +124,13 @@ abi_codes! {
         /// A completion with an opcode that the transport does not produce; detail = the owner and opcode byte.
         UnexpectedOpcode = 6,
         /// An error completion on the control queue of the receive context's thread; detail = syndrome. The thread goes
-        /// on with what it has and can no longer be told anything.
+        /// on with what it has and can no longer take messages.
         ControlError = 7,
     }
 }
 
 impl ReceiveStatus {
-    /// Whether the status tells a failure.
+    /// Whether the status is a failure.
     #[must_use]
     pub const fn is_error(self) -> bool {
         self as u32 >= Self::ReceiveError as u32

@@ -1,4 +1,4 @@
-//! Contexts of the send workers of image `allgather`, and what they tell the host.
+//! Contexts of the send workers of image `allgather`, and what they report to the host.
 
 use crate::layout::{abi_codes, abi_struct};
 use crate::{
@@ -26,7 +26,7 @@ abi_struct! {
         /// Memory key of the source.
         pub lkey: u32,
         /// The operation is announced ([`SendReport::announced`]) as soon as the card has no more than this many chunks
-        /// of all send contexts left to send, as far as completions tell: the lookahead with which the next root may be
+        /// of all send contexts left to send, as far as completions show: the lookahead with which the next root may be
         /// activated. 0: when all are sent.
         pub lookahead_chunks: u32,
         /// [`crate::OPERATION_DEFERRED`], [`crate::OPERATION_CLOSED`] or 0. The host rewrites the line with the same
@@ -211,7 +211,7 @@ abi_struct! {
         /// that has failed.
         pub announced: u64,
         /// Sequence number of the last operation that is over: the completions of the last batches of all send contexts
-        /// have come, or it was closed or has failed and the card is done with what was posted of it. `status` tells
+        /// have come, or it was closed or has failed and the card is done with what was posted of it. `status` says
         /// which; the source is no longer read.
         pub finished: u64,
         /// A [`SendStatus`] code.
@@ -232,7 +232,7 @@ abi_struct! {
 }
 
 abi_codes! {
-    /// State of a send worker as [`SendReport::status`] tells it.
+    /// State of a send worker as [`SendReport::status`] gives it.
     pub enum SendStatus {
         /// No operation yet.
         Idle = 0,
@@ -248,7 +248,7 @@ abi_codes! {
         /// The operation does not fit the context; detail = [`crate::ContextFault`]. It is ignored.
         InvalidOperation = 5,
         /// An error completion on the control queue; detail = syndrome. The worker completes what it has and can no
-        /// longer be told anything.
+        /// longer take messages.
         ControlError = 6,
         /// A completion with an opcode that a send does not produce; detail = the owner and opcode byte. Treated as a
         /// failed send.
@@ -257,7 +257,7 @@ abi_codes! {
 }
 
 impl SendStatus {
-    /// Whether the status tells a failure.
+    /// Whether the status is a failure.
     #[must_use]
     pub const fn is_error(self) -> bool {
         self as u32 >= Self::SendError as u32

@@ -15,7 +15,7 @@ pub const PREPARE: Rpc<ContextAddress<SparseThread>, Result<(), ContextRefusal>>
 
 /// Most blocks of a message: each has a bit in the immediate.
 pub const SPARSE_BLOCKS: usize = 32;
-/// Basic blocks of a worker's send queue at least: so many answers may be posted and not yet told complete.
+/// Basic blocks of a worker's send queue at least: so many answers may be posted and not yet known to be complete.
 pub const SPARSE_SENDS: u64 = 8;
 /// Of [`SparseReport::look`]: a worker has not acknowledged all of its answers.
 pub const SPARSE_LOOK_UNANSWERED: u64 = 1 << 31;
@@ -69,7 +69,7 @@ abi_struct! {
         pub window_id: u32,
         /// Memory key of the window.
         pub window_mkey: u32,
-        /// Memory key of the spots.
+        /// Memory key of the slots.
         pub lkey: u32,
         /// Completions after which an activation lets others run.
         pub budget: u32,
@@ -82,7 +82,7 @@ abi_struct! {
         /// Their workers, those of an instance one behind another. The user index of a queue pair is its worker's place
         /// here.
         pub peers: ContextMemory<SparsePeer>,
-        /// Receive and transmit spots of all instances.
+        /// Receive and transmit slots of all instances.
         pub spots: SpotMemory,
         /// Host memory of [`SparseReport`]s: of the instances in their order.
         pub report_host: u64,
@@ -132,9 +132,9 @@ abi_struct! {
         pub blocks_per_message: u32,
         /// Place of its first worker among the thread's.
         pub first_peer: u32,
-        /// Bytes from spot to spot: those of the longest message, and a multiple of 64.
+        /// Bytes from slot to slot: those of the longest message, and a multiple of 64.
         pub spot_bytes: u32,
-        /// Offset of its spots among the thread's: two transmit spots, then a receive spot for each worker.
+        /// Offset of its slots among the thread's: two transmit slots, then a receive slot for each worker.
         pub first_spot: u64,
         /// The operation, which the host writes before its own worker votes, and only if it is of another element than
         /// the one before.
@@ -170,7 +170,7 @@ abi_struct! {
         pub element: u32,
         /// A [`SparseStatus`] code.
         pub status: u32,
-        /// Whose fault it is that the instance has stopped: the worker's number plus 1, as workers are told.
+        /// Whose fault it is that the instance has stopped: the worker's number plus 1, as workers are notified.
         pub culprit: u32,
         /// Zero.
         pub reserved_2: u64,
@@ -183,7 +183,7 @@ abi_struct! {
     /// A worker of an instance, and the queue pair to it.
     #[size = 128, align = 64, memory]
     pub struct SparsePeer {
-        /// Receive queue: always one receive is posted, into the worker's spot.
+        /// Receive queue: always one receive is posted, into the worker's slot.
         pub receive_queue: ReceiveQueueMemory,
         /// Send queue, [`SPARSE_SENDS`] basic blocks or more.
         pub send_queue: SendQueueMemory,
@@ -195,11 +195,11 @@ abi_struct! {
         pub received: u64,
         /// Entries posted to the send queue; never wraps (thread).
         pub produced: u64,
-        /// Entries told complete (thread).
+        /// Entries known to be complete (thread).
         pub completed: u64,
         /// Where the answer that waits lies (thread).
         pub owed_address: u64,
-        /// Where the next block of its message lies among the thread's spots (thread).
+        /// Where the next block of its message lies among the thread's slots (thread).
         pub next_block: u64,
         /// Bit j: its message has block j (thread).
         pub present: u32,
@@ -225,8 +225,8 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// What an instance tells in host memory when it stops: once. All zeros until then, but for what the host has asked
-    /// for.
+    /// What an instance reports in host memory when it stops: once. All zeros until then, but for what the host has
+    /// asked for.
     #[size = 64, align = 64]
     pub struct SparseReport {
         /// A [`SparseStatus`] code. Written last.

@@ -309,7 +309,7 @@ mod own {
 }
 
 #[test]
-fn a_derived_hash_tells_names_order_types_and_alignment_and_not_where_it_was_written() {
+fn a_derived_hash_depends_on_names_order_types_and_alignment_and_not_on_where_it_was_written() {
     let hash = own::Job::HASH;
     let others = [
         own::renamed_field::Job::HASH,

@@ -1,7 +1,7 @@
 //! Layouts that the hardware defines: completion entries, work queue entry segments, doorbell records, the outbox
 //! register page and the thread context of the DPA, as a driver reads and writes them.
 //!
-//! Sources, named beside each item: *rdma-core* (`providers/mlx5`: `mlx5dv.h`, `wqe.h`, `cq.c`, `qp.c`), the *FlexIO
+//! Sources, named at each item: *rdma-core* (`providers/mlx5`: `mlx5dv.h`, `wqe.h`, `cq.c`, `qp.c`), the *FlexIO
 //! device headers* (`flexio_dev_queue_types.h`, `flexio_dev_queue_access.h`) and *libsnap-rdma*
 //! (`flexio_dev_dpa_arch.h`, register map version 9). Sizes and offsets are asserted at compile time.
 #![no_std]

@@ -46,7 +46,7 @@ extensions! {
     Zbp "zbp";
     /// Cyclic redundancy checks, draft 0.93 (as Zbp).
     Zbr "zbr";
-    /// Single-precision floating point. Its instructions are recognised, but not told apart.
+    /// Single-precision floating point. Its instructions are recognised, but not distinguished.
     F "f";
     /// Double-precision floating point (as F).
     D "d";
@@ -101,7 +101,7 @@ impl Isa {
     /// Base integer instructions alone.
     pub const RV64I: Isa = Isa(Extension::I.bit());
 
-    /// What the processors of BlueField-3 and ConnectX-7 execute, apart from extensions whose encodings are not
+    /// What the processors of BlueField-3 and ConnectX-7 execute, except extensions whose encodings are not
     /// published.
     pub const BLUEFIELD_3: Isa = Isa::RV64I
         .with(Extension::M)

@@ -46,7 +46,7 @@ impl Flow {
 
 impl Instruction {
     /// The instruction of these bits at `addr`: four bytes, little-endian, or two if the low two bits are not both
-    /// ones; the upper half is not looked at then. What is no instruction is [`Mnemonic::Unknown`].
+    /// ones; the upper half is not read then. What is no instruction is [`Mnemonic::Unknown`].
     #[must_use]
     pub fn new(addr: u64, bits: u32) -> Self {
         if bits & 3 == 3 {
@@ -95,7 +95,7 @@ impl Instruction {
         self.word
     }
 
-    /// What it is or, compressed, stands for. Aliases (`mv`) are not told apart.
+    /// What it is or, compressed, stands for. Aliases (`mv`) are not distinguished.
     #[must_use]
     pub const fn mnemonic(&self) -> Mnemonic {
         self.mnemonic

@@ -38,7 +38,7 @@ pub(crate) enum Format {
     LoadReserved,
     /// predecessor and successor sets
     Fence,
-    /// no operand that is told
+    /// no operand that is given
     Bare,
 }
 

@@ -1,4 +1,4 @@
-//! The decoder beside LLVM's: the same words are instructions, and they read alike.
+//! The decoder compared with LLVM's: the same words are instructions, and they read alike.
 //!
 //! LLVM 14 knows the drafts Zbp and Zbr (`llvm-mc`, Debian package `llvm`); without it the comparison is skipped and
 //! says so.

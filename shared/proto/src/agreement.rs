@@ -2,7 +2,7 @@
 //! operation, and each rank compares those that it gets with its own.
 //!
 //! A signal of the barrier is sent only after all signals of earlier rounds have come and agreed. So whoever passes the
-//! barrier has heard, directly or through others, that *every* rank agrees: where two ranks differ nobody multicasts
+//! barrier knows, directly or through others, that *every* rank agrees: where two ranks differ nobody multicasts
 //! anything.
 
 #[cfg(not(target_os = "none"))]
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn digests_tell_order_and_length_apart() {
+    fn digests_distinguish_order_and_length() {
         let digests =
             [digest([1, 2]), digest([2, 1]), digest([1, 2, 0]), digest([]), digest([0]), digest([1 << 40, 2])];
         for (index, one) in digests.iter().enumerate() {
@@ -355,7 +355,7 @@ mod tests {
     }
 
     proptest! {
-        /// Two kept summaries tell as much as all of them would.
+        /// Two kept summaries carry as much information as all of them would.
         #[test]
         fn what_came_early_is_compared_all_the_same(
             early in proptest::collection::vec((0u32..20, 0u64..4), 0..12), own in 0u64..4,

@@ -124,7 +124,7 @@ impl Barrier {
         Some(Signal { to: self.place.ahead(1 << round), operation: self.operation, round })
     }
 
-    /// Whether every rank has entered, as far as this one can tell: and it can only if all have.
+    /// Whether every rank has entered, as far as this one knows: and it knows only if all have.
     #[must_use]
     pub fn is_passed(&self) -> bool {
         self.entered && self.sent == self.rounds() && self.arrived[0] == (1 << self.rounds()) - 1

@@ -62,17 +62,17 @@ pub struct Participant {
     /// When data was last known to have come; 0: not since the barrier.
     progressed_ps: u64,
     now_ps: u64,
-    /// Connected ranks that have not been told of the failure as it is believed now.
-    untold: RankSet,
+    /// Connected ranks that have not been notified of the failure as it is believed now.
+    unnotified: RankSet,
     failure: Option<Verdict>,
     /// What two ranks have called that differ, as another rank says of the failure.
     learned: Option<Disagreement>,
-    /// Ranks that have told of a failure.
-    told_by: RankSet,
-    /// When a rank was first said to be silent, as far as this one knows the time: none until it is told the time
+    /// Ranks that have reported a failure.
+    reported_by: RankSet,
+    /// When a rank was first said to be silent, as far as this one knows the time: none until it is given the time
     /// again. Messages come without.
     failing_ps: Option<u64>,
-    told: bool,
+    reported: bool,
 }
 
 impl Participant {
@@ -104,12 +104,12 @@ impl Participant {
             passed_ps: None,
             progressed_ps: 0,
             now_ps: 0,
-            untold: RankSet::EMPTY,
+            unnotified: RankSet::EMPTY,
             failure: None,
             learned: None,
-            told_by: RankSet::EMPTY,
+            reported_by: RankSet::EMPTY,
             failing_ps: None,
-            told: false,
+            reported: false,
         }
     }
 
@@ -280,10 +280,10 @@ impl Participant {
     }
 
     /// Whether multicast is over for the right neighbour: it has everything, or asks for all that it has lost. Then
-    /// nothing more is on its way to this rank either, beside what the network holds just now.
+    /// nothing more is on its way to this rank either, except what the network holds just now.
     #[must_use]
     pub fn is_over_for_neighbour(&self) -> bool {
-        self.state == State::Running && !self.eager && (self.recovery.was_asked() || self.handshake.has_heard())
+        self.state == State::Running && !self.eager && (self.recovery.was_asked() || self.handshake.has_received())
     }
 
     /// Whether the right neighbour waits for pieces that are not known to be whole here.
@@ -298,7 +298,7 @@ impl Participant {
     }
 
     /// Multicast brings nothing more of these pieces: they are to be asked for at once. `last`: nor does it of others,
-    /// which have come and may not be in their place yet. What is to be done, if anything, beside what
+    /// which have come and may not be in their place yet. What is to be done, if anything, in addition to what
     /// [`Participant::poll`] says.
     #[must_use]
     pub fn lost(&mut self, pieces: &PieceSet, last: bool) -> Option<Action> {
@@ -429,7 +429,7 @@ impl Participant {
         {
             self.state = State::Failed;
             // This rank goes now: whoever may see its connections break must know before why.
-            self.place.for_each_connected(|rank| _ = self.untold.insert(rank));
+            self.place.for_each_connected(|rank| _ = self.unnotified.insert(rank));
         }
         if self.state != State::Running {
             return;
@@ -532,8 +532,8 @@ impl Participant {
     /// The next thing to do; to be called until there is none, after every event.
     pub fn poll(&mut self) -> Option<Action> {
         if let Some(Verdict { operation, failure, .. }) = self.failure {
-            if let Some(to) = self.untold.first() {
-                self.untold.remove(to);
+            if let Some(to) = self.unnotified.first() {
+                self.unnotified.remove(to);
                 let calls = self.calls_of(&failure);
                 return Some(Action::Send {
                     to,
@@ -541,7 +541,7 @@ impl Participant {
                 });
             }
             if self.state == State::Failed {
-                return (!core::mem::replace(&mut self.told, true)).then_some(Action::Fail(failure));
+                return (!core::mem::replace(&mut self.reported, true)).then_some(Action::Fail(failure));
             }
         }
         if self.state != State::Running {

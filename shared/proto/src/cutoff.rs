@@ -1,6 +1,6 @@
 //! Expected end of multicast: T = N/B + α from the moment the worker is armed. The bound of an operation follows from
-//! it, and when send threads that post nothing count as stuck; losses are told by a stall ([`stall`](crate::stall)),
-//! before or after T. α starts as a bound and then follows what operations really took.
+//! it, and when send threads that post nothing count as stuck; losses are detected by a stall
+//! ([`stall`](crate::stall)), before or after T. α starts as a bound and then follows what operations really took.
 
 /// What α has to cover: everything but the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

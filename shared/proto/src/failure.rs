@@ -8,7 +8,7 @@ pub use code::FailureCode;
 
 /// Why an operation has failed. The ring passes it on, so that all ranks name the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
-#[error("{}", Told(self))]
+#[error("{}", Description(self))]
 pub struct Failure {
     /// The rank at fault; the own rank if it is this one's worker, user or clock.
     pub failed_rank: u32,
@@ -131,15 +131,15 @@ impl core::fmt::Display for WaitedFor {
     }
 }
 
-struct Told<'a>(&'a Failure);
+struct Description<'a>(&'a Failure);
 
-impl core::fmt::Display for Told<'_> {
+impl core::fmt::Display for Description<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let Failure { failed_rank, detecting_rank, cause } = self.0;
         match cause {
             Cause::Silent(waited_for) if failed_rank == detecting_rank => write!(
                 f,
-                "rank {failed_rank} did not finish {}: look at its card and at its faults, or allow more time",
+                "rank {failed_rank} did not finish {}: check its card and its faults, or allow more time",
                 match waited_for {
                     WaitedFor::OwnSend => "its multicast",
                     WaitedFor::Block => "its reads and copies",
@@ -234,7 +234,7 @@ mod tests {
             (
                 2,
                 Cause::Silent(WaitedFor::OwnSend),
-                "rank 2 did not finish its multicast: look at its card and at its faults, or allow more time",
+                "rank 2 did not finish its multicast: check its card and its faults, or allow more time",
             ),
             (4, Cause::Cancelled, "rank 4 cancelled the operation: all ranks must make a new communicator to go on"),
             (

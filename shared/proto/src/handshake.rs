@@ -1,4 +1,4 @@
-//! The end of an operation. A rank that is complete tells its left neighbour so, which then knows that nobody will read
+//! The end of an operation. A rank that is complete notifies its left neighbour, which then knows that nobody will read
 //! from it any more; the buffer is the user's again after the own completion and the right neighbour's word. One
 //! message per rank and operation.
 
@@ -11,8 +11,8 @@ use crate::ranks::RankInfo;
 pub struct Handshake {
     place: RankInfo,
     complete: bool,
-    told: bool,
-    heard: bool,
+    sent: bool,
+    received: bool,
 }
 
 /// A final message that cannot be.
@@ -35,11 +35,11 @@ pub enum HandshakeError {
 }
 
 impl Handshake {
-    /// The handshake of the rank at `place`. A rank alone has nobody to tell.
+    /// The handshake of the rank at `place`. A rank alone has nobody to notify.
     #[must_use]
     pub const fn new(place: RankInfo) -> Self {
         let alone = place.ranks() == 1;
-        Self { place, complete: false, told: alone, heard: alone }
+        Self { place, complete: false, sent: alone, received: alone }
     }
 
     /// Everything is in the user buffer.
@@ -56,38 +56,38 @@ impl Handshake {
         if self.place.ranks() == 1 || from != right {
             return Err(HandshakeError::NotRight { from, right });
         }
-        if self.heard {
+        if self.received {
             return Err(HandshakeError::Repeated { from });
         }
-        self.heard = true;
+        self.received = true;
         Ok(())
     }
 
     /// Whom to send the final message to, once.
     pub fn poll(&mut self) -> Option<u32> {
-        if !self.complete || self.told {
+        if !self.complete || self.sent {
             return None;
         }
-        self.told = true;
+        self.sent = true;
         Some(self.place.left())
     }
 
     /// Whether the right neighbour is complete.
     #[must_use]
-    pub const fn has_heard(&self) -> bool {
-        self.heard
+    pub const fn has_received(&self) -> bool {
+        self.received
     }
 
     /// Whether the buffers are the user's again.
     #[must_use]
     pub const fn is_released(&self) -> bool {
-        self.complete && self.told && self.heard
+        self.complete && self.sent && self.received
     }
 
     /// Who is being waited for, once the own part is done.
     #[must_use]
     pub const fn waiting_for(&self) -> Option<u32> {
-        if self.complete && !self.heard { Some(self.place.right()) } else { None }
+        if self.complete && !self.received { Some(self.place.right()) } else { None }
     }
 }
 

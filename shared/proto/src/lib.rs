@@ -7,7 +7,7 @@
 //! and give back what is to be done: [`barrier`], [`agreement`], [`sequencer`], [`recovery`], [`handshake`], and
 //! [`collective`], which is all five in one operation; it ends well or in a [`failure`]. [`wire`] is what its messages
 //! are as bytes. [`p2p`] has collectives of point-to-point messages. [`sparse`]: AllReduce of sparse arrays through
-//! aggregators. [`session`]: handshake of a connection, and its keys. `service`: daemons beside the hosts, and their
+//! aggregators. [`session`]: handshake of a connection, and its keys. `service`: daemons next to the hosts, and their
 //! messages.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -79,7 +79,7 @@ pub enum Action {
     Release,
     /// The operation has failed; nothing more happens, and no other operation can follow. Comes once.
     ///
-    /// A neighbour that has not heard of it may still read the buffers, and packets may still arrive: before they are
+    /// A neighbour that does not know of it may still read the buffers, and packets may still arrive: before they are
     /// the user's again their memory keys must be invalidated and the own worker and sends be over. A read that this
     /// makes fail is the neighbour's [`Cause::Connection`](crate::Cause::Connection), and never data.
     Fail(Failure),

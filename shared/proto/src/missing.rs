@@ -22,7 +22,7 @@ pub fn missing<'a>(
         let (first, chunks) = space.psns(root).unwrap_or((0, 0));
         let end = first + chunks;
         let short = space.last_chunk_is_short(root);
-        // The bitmap tells the truth about those before this one.
+        // The bitmap is right about those before this one.
         let regular = if short { end - 1 } else { end };
         let lacks_last = short && !is_set(tails, u64::from(root));
         let mut at = first;
@@ -215,15 +215,15 @@ mod tests {
     fn what_a_later_chunk_has_overtaken_is_lost() {
         // 2 roots of 3 chunks, the last one short.
         let space = ReceiveSpace::equal(2, 20, 8, Subgroup { index: 0, count: 1 }).unwrap();
-        let look = |words: u64, tails: u64| {
+        let found = |words: u64, tails: u64| {
             let (words, tails) = ([words | 0b100_100], [tails]);
             let of = |(root, run)| (is_overtaken(&space, root, run), run.count);
             missing(&space, &words, &tails).map(of).collect::<Vec<_>>()
         };
-        assert_eq!(look(0, 0), [(false, 3), (false, 3)]);
-        assert_eq!(look(0b001_010, 0b00), [(true, 1), (false, 1), (false, 2)]);
-        assert_eq!(look(0b001_010, 0b11), [(true, 1), (true, 1)]);
-        assert_eq!(look(0b011_011, 0b11), []);
+        assert_eq!(found(0, 0), [(false, 3), (false, 3)]);
+        assert_eq!(found(0b001_010, 0b00), [(true, 1), (false, 1), (false, 2)]);
+        assert_eq!(found(0b001_010, 0b11), [(true, 1), (true, 1)]);
+        assert_eq!(found(0b011_011, 0b11), []);
     }
 
     /// The runs that a root's run lists, piece by piece.

@@ -1,4 +1,4 @@
-//! Ranks of a communicator: who I am, who is beside me on the ring, and sets of ranks.
+//! Ranks of a communicator: who I am, who is next to me on the ring, and sets of ranks.
 
 use core::ops::Range;
 
@@ -91,11 +91,11 @@ impl RankInfo {
 
     /// Names the ranks with which this one has a connection for control messages, some more than once: its neighbours
     /// on the ring and its partners in the barrier, on either side at distances that are powers of two.
-    pub fn for_each_connected(self, mut tell: impl FnMut(u32)) {
+    pub fn for_each_connected(self, mut visit: impl FnMut(u32)) {
         let mut distance = 1;
         while distance < self.ranks {
-            tell(self.ahead(distance));
-            tell(self.behind(distance));
+            visit(self.ahead(distance));
+            visit(self.behind(distance));
             distance *= 2;
         }
     }
@@ -164,7 +164,7 @@ impl RankSet {
         set
     }
 
-    /// Adds a rank. Tells whether it is new; false for one that is too large.
+    /// Adds a rank. Returns whether it is new; false for one that is too large.
     pub fn insert(&mut self, rank: u32) -> bool {
         let Some(word) = self.words.get_mut(rank as usize / 64) else { return false };
         let new = *word >> (rank % 64) & 1 == 0;
@@ -173,7 +173,7 @@ impl RankSet {
         new
     }
 
-    /// Takes a rank out. Tells whether it was there.
+    /// Takes a rank out. Returns whether it was there.
     pub fn remove(&mut self, rank: u32) -> bool {
         let Some(word) = self.words.get_mut(rank as usize / 64) else { return false };
         let there = *word >> (rank % 64) & 1 == 1;

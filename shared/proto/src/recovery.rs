@@ -25,7 +25,7 @@ pub enum Recover {
         /// Whether multicast is over for this rank: it asks for nothing more.
         last: bool,
     },
-    /// Tell the right neighbour that it may read pieces here.
+    /// Notify the right neighbour that it may read pieces here.
     Acknowledge {
         /// The right neighbour.
         to: u32,

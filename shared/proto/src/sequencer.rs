@@ -125,7 +125,7 @@ enum Stage {
 pub enum Sequence {
     /// Multicast the own block.
     Send,
-    /// Tell this rank that its turn has come. Travels on a reliable connection.
+    /// Notify this rank that its turn has come. Travels on a reliable connection.
     Activate {
         /// To whom.
         to: u32,

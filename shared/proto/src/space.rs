@@ -103,7 +103,7 @@ impl<'a> ReceiveSpace<'a> {
     }
 
     /// Contributions with their displacements in the receive buffer and their bytes, in rank order; `table` is filled
-    /// for them and kept. Whether they overlap is not looked at.
+    /// for them and kept. Whether they overlap is not checked.
     ///
     /// # Errors
     /// As [`ReceiveSpace::each`].

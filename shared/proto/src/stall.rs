@@ -4,7 +4,7 @@
 //! with gaps as long as those before. [`StallWindow`] is a margin over the longest gap seen. [`ProgressWatch`] measures
 //! the gaps of one operation.
 //!
-//! A look at the bitmaps often tells sooner: once every root's last chunks are there, what is missing is lost
+//! A scan of the bitmaps often shows losses sooner: once every root's last chunks are there, what is missing is lost
 //! ([`missing`](crate::missing)). It costs little and gives nothing up, so it is due after a short quiet time, once for
 //! each time that the stream has moved.
 
@@ -19,10 +19,10 @@ pub struct StallWindow {
 
 impl StallWindow {
     /// A stream is quiet after [`StallWindow::MARGIN`] times the mean gap within it, but not before, in picoseconds: a
-    /// look takes about so long.
+    /// scan takes about so long.
     const LEAST_QUIET_PS: u64 = 5_000_000;
     /// The rest of a stream is not overdue before, in picoseconds: a thread takes so long for a batch of completions,
-    /// of which it tells at its end.
+    /// which it reports at its end.
     const LEAST_OVERDUE_PS: u64 = 12_000_000;
     /// Twice as long after each time that chunks have come late, up to this power of two.
     const MOST_LATE: u32 = 10;
@@ -41,7 +41,8 @@ impl StallWindow {
         Self { first_ps, ps: first_ps, late: 0 }
     }
 
-    /// How long a stream with this mean gap within it has to stand still before it is looked at, all in picoseconds.
+    /// How long a stream with this mean gap within it has to stand still before the bitmaps are scanned, all in
+    /// picoseconds.
     fn quiet_ps(self, mean_ps: u64) -> u64 {
         mean_ps.saturating_mul(Self::MARGIN).max(Self::LEAST_QUIET_PS).saturating_mul(1 << self.late)
     }
@@ -89,8 +90,8 @@ pub struct ProgressWatch {
     gaps: u64,
     within_ps: u64,
     begun: bool,
-    /// The bitmaps have been looked at since the count changed, and then multicast was over for a neighbour or not.
-    looked: Option<bool>,
+    /// The bitmaps have been scanned since the count changed, and then multicast was over for a neighbour or not.
+    scanned: Option<bool>,
 }
 
 impl ProgressWatch {
@@ -105,7 +106,7 @@ impl ProgressWatch {
             gaps: 0,
             within_ps: 0,
             begun: false,
-            looked: None,
+            scanned: None,
         }
     }
 
@@ -118,7 +119,7 @@ impl ProgressWatch {
                 self.gaps += 1;
                 self.within_ps = self.within_ps.saturating_add(gap_ps);
             }
-            (self.count, self.moved_ps, self.since_ps, self.looked) = (count, now_ps, now_ps, None);
+            (self.count, self.moved_ps, self.since_ps, self.scanned) = (count, now_ps, now_ps, None);
         }
     }
 
@@ -146,11 +147,11 @@ impl ProgressWatch {
         self.longest_ps
     }
 
-    /// When the bitmaps are to be looked at, in picoseconds; none before data has come twice, and once they have been
-    /// until there is more, or until multicast is `over` for a neighbour: then a look tells more.
+    /// When the bitmaps are to be scanned, in picoseconds; none before data has come twice, and once they have been
+    /// until there is more, or until multicast is `over` for a neighbour: then a scan shows more.
     #[must_use]
     pub fn look_ps(&self, window: StallWindow, over: bool) -> Option<u64> {
-        let useful = match self.looked {
+        let useful = match self.scanned {
             None => true,
             Some(over_then) => over && !over_then,
         };
@@ -159,7 +160,7 @@ impl ProgressWatch {
     }
 
     /// When what is missing counts as lost if all but a few chunks have come, in picoseconds: after four times the mean
-    /// gap within the stream, but not before a receive thread has told of what waits for it; none before data has come
+    /// gap within the stream, but not before a receive thread has reported what waits for it; none before data has come
     /// twice. For a network that has lost chunks lately.
     #[must_use]
     pub fn overdue_ps(&self, window: StallWindow) -> Option<u64> {
@@ -169,15 +170,15 @@ impl ProgressWatch {
         Some(self.since_ps.saturating_add(window.quiet_ps(overdue_ps)))
     }
 
-    /// The bitmaps are looked at.
+    /// The bitmaps are scanned.
     pub const fn look(&mut self, over: bool) {
-        self.looked = Some(over);
+        self.scanned = Some(over);
     }
 
     /// Whether they have been, and nothing has come since.
     #[must_use]
     pub const fn has_looked(&self) -> bool {
-        self.looked.is_some()
+        self.scanned.is_some()
     }
 
     /// When the stream counts as stalled unless there is progress before, in picoseconds. `gap_ps`: a gap that is known
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_stream_is_looked_at_once_until_it_moves() {
+    fn a_quiet_stream_is_scanned_once_until_it_moves() {
         let mut window = StallWindow::new(640_000_000);
         let mut watch = ProgressWatch::new(0, 0);
         assert_eq!(watch.look_ps(window, false), None, "nothing has come");
@@ -245,7 +246,7 @@ mod tests {
         let mut fast = ProgressWatch::new(0, 0);
         fast.poll(1, 1000);
         fast.poll(2, 2000);
-        assert_eq!(fast.look_ps(StallWindow::new(1), false), Some(2000 + 5_000_000), "no sooner than a look takes");
+        assert_eq!(fast.look_ps(StallWindow::new(1), false), Some(2000 + 5_000_000), "no sooner than a scan takes");
     }
 
     #[test]

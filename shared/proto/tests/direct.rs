@@ -28,7 +28,7 @@ struct Rank {
     posted: u32,
     released: u32,
     failed: Option<Failure>,
-    /// It has told its machine that the direct operation has everything.
+    /// It has notified its machine that the direct operation has everything.
     transferred: bool,
 }
 
@@ -126,7 +126,7 @@ fn disagree(ranks: u32, direct: &[bool], eager: bool, seed: u64) {
             (0..ranks as usize).flat_map(|to| group.waiting(to).into_iter().map(move |from| (from, to))).collect();
         if !posts.is_empty() && (senders.is_empty() || dice.below(3) == 0) {
             let rank = posts.swap_remove(dice.below(posts.len()));
-            // One that has heard of the failure before does not begin.
+            // One that knows of the failure before does not begin.
             if group.all[rank].failed.is_none() {
                 group.post(rank, if direct[rank] { Algorithm::Linear } else { other });
             }
@@ -139,7 +139,7 @@ fn disagree(ranks: u32, direct: &[bool], eager: bool, seed: u64) {
         }
     }
     for (number, rank) in group.all.iter().enumerate() {
-        let failure = rank.failed.unwrap_or_else(|| panic!("rank {number} does not hear of it"));
+        let failure = rank.failed.unwrap_or_else(|| panic!("rank {number} does not learn of it"));
         assert_eq!((failure.cause, rank.released), (Cause::Disagrees, 0), "rank {number}");
         let (failed_rank, detecting_rank) = (failure.failed_rank as usize, failure.detecting_rank as usize);
         assert!(!direct[failed_rank] && direct[detecting_rank], "rank {detecting_rank} has found rank {failed_rank}");

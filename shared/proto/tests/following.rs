@@ -140,7 +140,7 @@ impl<'c> Group<'c> {
         let rank = &mut self.ranks[one];
         let descriptor = self.case.descriptor(rank.operation);
         rank.posted = true;
-        let (count, machine) = (self.case.count, rank.machine.tell());
+        let (count, machine) = (self.case.count, rank.machine.notify());
         match self.case.ways[rank.operation as usize] {
             Way::Eager => {
                 let times = (descriptor.barrier_timeout_ps, descriptor.bound_ps);
@@ -161,25 +161,25 @@ impl<'c> Group<'c> {
         }
     }
 
-    /// Tells a rank what has come of its direct operation.
+    /// Notifies a rank of what has come of its direct operation.
     fn note(&mut self, place: RankInfo, now_ps: u64) {
         let rank = &mut self.ranks[place.rank() as usize];
         match rank.awaited(place) {
-            Some(awaited) => rank.machine.tell().transferred(awaited, now_ps),
-            None => rank.machine.tell().transferred_all(),
+            Some(awaited) => rank.machine.notify().transferred(awaited, now_ps),
+            None => rank.machine.notify().transferred_all(),
         }
     }
 
     /// Delivers what comes first on each connection to a rank, unless that has to wait for its operation.
-    fn hear(&mut self, to: usize, now_ps: u64) {
+    fn receive(&mut self, to: usize, now_ps: u64) {
         for from in 0..self.case.count {
             let wire = from * self.case.count + to;
             let (place, rank) = (self.place(to), &mut self.ranks[to]);
-            let latest = rank.machine.tell().latest();
+            let latest = rank.machine.notify().latest();
             let is_due = |message: &Message| message.operation <= latest;
             if self.wires[wire].front().is_some_and(is_due) {
                 let message = self.wires[wire].pop_front().unwrap();
-                rank.machine.tell().handle(from as u32, message).unwrap();
+                rank.machine.notify().handle(from as u32, message).unwrap();
             }
             if let Some(operation) = self.data[wire].pop_front() {
                 rank.came[(operation - rank.operation) as usize].insert(from as u32);
@@ -214,12 +214,12 @@ impl<'c> Group<'c> {
     fn multicast(&mut self, is_silent: bool) {
         let at = self.dice.below(self.sending.len());
         let (from, operation) = self.sending.swap_remove(at);
-        self.ranks[from].machine.tell().sent();
+        self.ranks[from].machine.notify().sent();
         for to in (0..self.case.count).filter(|to| *to != from) {
             let is_there = self.ranks[to].posted && self.ranks[to].operation == operation;
             let cuts = is_silent && self.case.fault == Fault::Cut && [from, to].contains(&self.case.victim);
             if self.dice.below(100) >= self.case.loss_percent && is_there && !cuts {
-                self.ranks[to].machine.tell().delivered(from as u32);
+                self.ranks[to].machine.notify().delivered(from as u32);
             }
         }
     }
@@ -249,11 +249,11 @@ fn run(case: &Case) -> Vec<Option<Result<(), Failure>>> {
         }
         let one = group.dice.below(case.count);
         let is_stopped = is_silent && case.fault == Fault::Stop && one == case.victim;
-        // Who has failed leaves at once; it has told its reasons.
+        // Who has failed leaves at once; it has reported its reasons.
         if is_stopped || group.ranks[one].end.is_some() {
             continue;
         }
-        group.hear(one, at_ps);
+        group.receive(one, at_ps);
         if !group.ranks[one].posted && at_ps >= group.ranks[one].post_ps {
             group.post(one, at_ps);
         }
@@ -300,7 +300,7 @@ fn actions(machine: &mut Participant) -> Vec<Action> {
     std::iter::from_fn(|| machine.poll()).collect()
 }
 
-fn told(operation: u32, failed_rank: u32, detecting_rank: u32) -> Message {
+fn silence_message(operation: u32, failed_rank: u32, detecting_rank: u32) -> Message {
     let cause = Cause::Silent(WaitedFor::Barrier);
     Message { operation, body: Body::Failed { failure: Failure { failed_rank, detecting_rank, cause }, calls: None } }
 }
@@ -316,7 +316,7 @@ fn who_is_ahead_believes_a_neighbour_that_is_behind() {
     assert_eq!(actions(&mut machine).last(), Some(&Action::Release));
     assert!(machine.post_eager(1, summary, TIMES, 10));
     assert_eq!(machine.waiting_for(), (2, WaitedFor::Barrier));
-    machine.handle(2, told(0, 0, 2)).unwrap();
+    machine.handle(2, silence_message(0, 0, 2)).unwrap();
     machine.handle_time(20);
     machine.handle_time(20 + TIMES.1 / 4);
     let cause = Cause::Silent(WaitedFor::Barrier);
@@ -330,10 +330,10 @@ fn who_is_behind_and_is_accused_says_at_once_whom_it_waits_for() {
     let summary = Summary::allgather(1, 1, 4);
     machine.handle(1, Message { operation: 0, body: Body::Barrier { round: 0, summary } }).unwrap();
     actions(&mut machine);
-    machine.handle(3, told(1, 2, 3)).unwrap();
+    machine.handle(3, silence_message(1, 2, 3)).unwrap();
     let answers = actions(&mut machine);
     for to in [3, 0] {
-        assert!(answers.contains(&Action::Send { to, message: told(1, 0, 2) }), "{to}: {answers:?}");
+        assert!(answers.contains(&Action::Send { to, message: silence_message(1, 0, 2) }), "{to}: {answers:?}");
     }
     assert!(machine.is_running());
 }

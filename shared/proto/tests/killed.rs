@@ -37,18 +37,18 @@ fn run(count: usize, chains: u32, (victim, kill_ps): (usize, u64), seed: u64) ->
             }
         }
         let rank = dice.below(count);
-        // Who has failed leaves at once; it has told its reasons, and cards deliver that.
+        // Who has failed leaves at once; it has reported its reasons, and cards deliver that.
         if ends[rank].is_some() {
             continue;
         }
         if !posted[rank] && at_ps >= posts[rank] {
             posted[rank] = true;
-            machines[rank].tell().post(descriptor, at_ps);
-            machines[rank].tell().delivered(rank as u32);
+            machines[rank].notify().post(descriptor, at_ps);
+            machines[rank].notify().delivered(rank as u32);
         }
         for from in 0..count {
             if let Some(message) = wires[from * count + rank].pop_front() {
-                machines[rank].tell().handle(from as u32, message).unwrap();
+                machines[rank].notify().handle(from as u32, message).unwrap();
             }
         }
         places[rank].for_each_connected(|peer| {
@@ -57,7 +57,7 @@ fn run(count: usize, chains: u32, (victim, kill_ps): (usize, u64), seed: u64) ->
             let vain = !wires[rank * count + peer].is_empty() && wires[peer * count + rank].is_empty();
             if gone && vain && dice.below(20) == 0 {
                 let cause = Cause::Connection(RETRIES);
-                machines[rank].tell().fail(Failure { failed_rank: peer as u32, detecting_rank: rank as u32, cause });
+                machines[rank].notify().fail(Failure { failed_rank: peer as u32, detecting_rank: rank as u32, cause });
             }
         });
         let outgoing = &mut wires[rank * count..(rank + 1) * count];
@@ -69,8 +69,8 @@ fn run(count: usize, chains: u32, (victim, kill_ps): (usize, u64), seed: u64) ->
             if ends[from] == Some(End::Killed) {
                 continue;
             }
-            machines[from].tell().sent();
-            (0..count).filter(|to| *to != from).for_each(|to| machines[to].tell().delivered(from as u32));
+            machines[from].notify().sent();
+            (0..count).filter(|to| *to != from).for_each(|to| machines[to].notify().delivered(from as u32));
         }
     }
     ends
@@ -109,8 +109,8 @@ fn survivors_name_the_one_that_was_killed_and_never_one_that_left_because_of_it(
     assert!(failed > 1_000, "{failed}");
 }
 
-/// A rank may be an operation ahead of another when both fail: each tells what it has failed in, and none goes on
-/// telling.
+/// A rank may be an operation ahead of another when both fail: each reports what it has failed in, and none goes on
+/// reporting.
 #[test]
 fn ranks_that_fail_in_different_operations_come_to_rest() {
     const RANKS: u32 = 5;
@@ -121,9 +121,9 @@ fn ranks_that_fail_in_different_operations_come_to_rest() {
             (0..RANKS).map(|rank| Driven::new(RankInfo::new(rank, RANKS).unwrap())).collect();
         let mut wires: VecDeque<(u32, u32, Message)> = VecDeque::new();
         for rank in 0..RANKS {
-            machines[rank as usize].tell().post(descriptor(RANKS, RANKS), 0);
-            (0..RANKS).for_each(|block| machines[rank as usize].tell().delivered(block));
-            machines[rank as usize].tell().sent();
+            machines[rank as usize].notify().post(descriptor(RANKS, RANKS), 0);
+            (0..RANKS).for_each(|block| machines[rank as usize].notify().delivered(block));
+            machines[rank as usize].notify().sent();
         }
         // In any order between pairs, until somebody is ahead; then two that saw connections break.
         let (mut released, mut failures, mut fails_in) = ([false; RANKS as usize], 0, None);
@@ -131,9 +131,9 @@ fn ranks_that_fail_in_different_operations_come_to_rest() {
             let rank = dice.below(RANKS as usize);
             let from = wires.iter().position(|(_, to, _)| *to as usize == rank);
             if let Some((from, _, message)) = from.and_then(|at| wires.remove(at)) {
-                machines[rank].tell().handle(from, message).unwrap();
+                machines[rank].notify().handle(from, message).unwrap();
             }
-            let Some(machine) = machines[rank].look(1) else { continue };
+            let Some(machine) = machines[rank].poll_machine(1) else { continue };
             while let Some(action) = machine.poll() {
                 match action {
                     Action::Send { to, message } => {
@@ -147,11 +147,11 @@ fn ranks_that_fail_in_different_operations_come_to_rest() {
             }
             if fails_in.is_none() && released[rank] && released.contains(&false) {
                 let behind = released.iter().position(|released| !released).unwrap();
-                machines[rank].tell().post(OperationDescriptor { operation: 1, ..descriptor(RANKS, RANKS) }, 1);
+                machines[rank].notify().post(OperationDescriptor { operation: 1, ..descriptor(RANKS, RANKS) }, 1);
                 for detecting_rank in [rank, behind] {
                     let failed_rank = (0..RANKS).find(|failed_rank| *failed_rank != detecting_rank as u32).unwrap();
                     let cause = Cause::Connection(FailureCode::RetriesExceeded);
-                    machines[detecting_rank].tell().fail(Failure {
+                    machines[detecting_rank].notify().fail(Failure {
                         failed_rank,
                         detecting_rank: detecting_rank as u32,
                         cause,
@@ -162,7 +162,7 @@ fn ranks_that_fail_in_different_operations_come_to_rest() {
         }
         ahead += u32::from(fails_in.is_some());
         assert!(wires.is_empty(), "{failures} messages of failures, and {} still on the way", wires.len());
-        assert!(failures <= 2 * RANKS * (RANKS - 1), "each rank tells each of two operations at most: {failures}");
+        assert!(failures <= 2 * RANKS * (RANKS - 1), "each rank reports two operations at most: {failures}");
     }
     assert!(ahead > 100, "{ahead}");
 }

@@ -34,9 +34,9 @@ struct Rank {
     reads: Vec<(u32, u32)>,
     /// Pieces in the user buffer.
     holds: PieceSet,
-    /// Pieces that it has been told are lost while multicast goes on.
-    told: PieceSet,
-    told_all: bool,
+    /// Pieces that were reported to it as lost while multicast goes on.
+    reported: PieceSet,
+    reported_all: bool,
     posted: bool,
     released: bool,
     failed: Option<Failure>,
@@ -73,9 +73,9 @@ enum Step {
     },
     CutOff(usize),
     /// A rank takes a piece that has not come for lost.
-    Tell(Flight),
+    Report(Flight),
     /// It takes all that have not come for lost.
-    TellAll(usize),
+    ReportAll(usize),
 }
 
 /// A packet: sender, receiver, and which piece of the sender's block it is.
@@ -95,8 +95,8 @@ struct Collective {
     chains: u32,
     /// Whether packets come twice.
     doubled: bool,
-    /// Whether ranks are told of losses while multicast goes on, truly or not.
-    telling: bool,
+    /// Whether losses are reported to ranks while multicast goes on, truly or not.
+    reporting: bool,
     /// Whether ranks post when they like; otherwise all have posted in the beginning.
     posting: bool,
     /// Whether one rank cancels.
@@ -118,7 +118,7 @@ impl Collective {
             each: 1,
             chains,
             doubled: false,
-            telling: false,
+            reporting: false,
             posting: false,
             cancelling: false,
             forgetting: false,
@@ -163,7 +163,7 @@ impl Collective {
         from * self.ranks + to
     }
 
-    /// Sends what a rank asks for that has been told of a loss.
+    /// Sends what a rank asks for to which a loss was reported.
     fn ask(&self, state: &mut State, rank: usize, action: Option<Action>) {
         if let Some(Action::Send { to, message }) = action {
             state.wires[self.at(rank, to as usize)].push(message);
@@ -222,18 +222,18 @@ impl Collective {
         self.pieces().of(from as u32).first().expect("a root") + piece as u32
     }
 
-    /// Whether a rank may be told that a packet on its way to it is lost.
-    fn may_tell(&self, state: &State, flight: Flight) -> bool {
-        if !self.telling || state.packets[self.flight(flight)] == Packet::Unsent {
+    /// Whether it may be reported to a rank that a packet on its way to it is lost.
+    fn may_report(&self, state: &State, flight: Flight) -> bool {
+        if !self.reporting || state.packets[self.flight(flight)] == Packet::Unsent {
             return false;
         }
         let (rank, piece) = (&state.ranks[flight.to], self.piece(flight));
         let idle = rank.cut_off || rank.released || rank.failed.is_some();
-        !idle && !rank.holds.contains(piece) && !rank.told.contains(piece)
+        !idle && !rank.holds.contains(piece) && !rank.reported.contains(piece)
     }
 
-    /// Whether a rank may be told that all that has not come is lost: every root has multicast.
-    fn may_tell_all(&self, state: &State, rank: usize) -> bool {
+    /// Whether it may be reported to a rank that all that has not come is lost: every root has multicast.
+    fn may_report_all(&self, state: &State, rank: usize) -> bool {
         let this = &state.ranks[rank];
         let idle = this.cut_off || this.released || this.failed.is_some() || this.machine.ready_ps().is_none();
         let lacks = !self.pieces().all().without(&this.holds).is_empty();
@@ -241,7 +241,7 @@ impl Collective {
             let mut flights = self.flights(from as usize, rank);
             from as usize == rank || flights.all(|flight| state.packets[self.flight(flight)] != Packet::Unsent)
         };
-        self.telling && !idle && lacks && !this.told_all && self.roots.iter().all(is_sent)
+        self.reporting && !idle && lacks && !this.reported_all && self.roots.iter().all(is_sent)
     }
 
     /// A packet reaches a rank: its worker takes it for the operation that is armed, and for no other.
@@ -275,8 +275,8 @@ impl Model for Collective {
                 multicasting: false,
                 reads: Vec::new(),
                 holds: self.pieces().of(rank),
-                told: PieceSet::EMPTY,
-                told_all: false,
+                reported: PieceSet::EMPTY,
+                reported_all: false,
                 posted: false,
                 released: false,
                 failed: None,
@@ -305,8 +305,8 @@ impl Model for Collective {
             if self.cancelling && state.cancelled.is_none() && rank.machine.is_running() {
                 steps.push(Step::Cancel(from));
             }
-            if self.may_tell_all(state, from) {
-                steps.push(Step::TellAll(from));
+            if self.may_report_all(state, from) {
+                steps.push(Step::ReportAll(from));
             }
             if !rank.cut_off && rank.machine.deadline_ps() == Some(CUTOFF_PS) {
                 steps.push(Step::CutOff(from));
@@ -316,8 +316,8 @@ impl Model for Collective {
                     steps.push(Step::Deliver { from, to });
                 }
                 for flight in self.flights(from, to) {
-                    if self.may_tell(state, flight) {
-                        steps.push(Step::Tell(flight));
+                    if self.may_report(state, flight) {
+                        steps.push(Step::Report(flight));
                     }
                     match state.packets[self.flight(flight)] {
                         Packet::Flying => steps.extend([Step::Arrive(flight), Step::Lose(flight)]),
@@ -392,16 +392,16 @@ impl Model for Collective {
                 }
                 self.drive(&mut state, rank);
             }
-            Step::Tell(flight) => {
+            Step::Report(flight) => {
                 let (rank, piece) = (flight.to, self.piece(flight));
-                state.ranks[rank].told.insert(piece);
+                state.ranks[rank].reported.insert(piece);
                 let action = state.ranks[rank].machine.lost(&PieceSet::of(piece), false);
                 self.ask(&mut state, rank, action);
                 self.drive(&mut state, rank);
             }
-            Step::TellAll(rank) => {
+            Step::ReportAll(rank) => {
                 let this = &mut state.ranks[rank];
-                this.told_all = true;
+                this.reported_all = true;
                 let lost = self.pieces().all().without(&this.holds);
                 let action = this.machine.lost(&lost, true);
                 self.ask(&mut state, rank, action);
@@ -491,11 +491,11 @@ fn blocks_of_two_ranks_in_pieces() {
     }
 }
 
-/// Losses are told while multicast goes on, of pieces that are lost and of pieces that still come.
+/// Losses are reported while multicast goes on, of pieces that are lost and of pieces that still come.
 #[test]
-fn losses_are_told_before_the_cutoff() {
+fn losses_are_reported_before_the_cutoff() {
     for (ranks, roots, each) in [(2, RankSet::below(2), 1), (2, RankSet::of(1), 3), (3, RankSet::of(0), 1)] {
-        let states = check(Collective { each, telling: true, ..Collective::new(ranks, roots, 2) });
+        let states = check(Collective { each, reporting: true, ..Collective::new(ranks, roots, 2) });
         assert!(states > 100, "{states} states");
     }
 }

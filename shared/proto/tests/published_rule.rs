@@ -5,7 +5,7 @@
 use flexcast_proto::{Handshake, PieceSet, Pieces, RankInfo, RankSet, Recover, Recovery};
 use std::collections::VecDeque;
 
-/// All ways to lose whole blocks: bit (receiver x contributor), a rank's own block apart.
+/// All ways to lose whole blocks: bit (receiver x contributor), except a rank's own block.
 fn patterns(ranks: u32) -> impl Iterator<Item = Vec<RankSet>> {
     let pairs: Vec<(u32, u32)> = (0..ranks)
         .flat_map(|rank| (0..ranks).filter(move |&block| block != rank).map(move |block| (rank, block)))

@@ -45,7 +45,7 @@ fn blocks_of_an_allgatherv_cross_once_per_host_wherever_ranks_are() {
         // 7 copies of each of 32 blocks on each of 4 hosts, no pair twice.
         assert_eq!(world.counts.copies.len(), 32 * 7 * 4);
         assert!(world.counts.copies.values().all(|count| *count == 1));
-        assert!(world.counts.announcements.values().all(|told| told.len() == 3));
+        assert!(world.counts.announcements.values().all(|notified| notified.len() == 3));
     }
 }
 
@@ -64,8 +64,8 @@ proptest! {
         prop_assert_eq!(world.counts.ignored.total(), 0);
         let most = raw.len() * raw.len() * 2;
         prop_assert!(world.counts.most_waiting <= most);
-        for told in world.counts.announcements.values() {
-            prop_assert_eq!(told.len(), raw.len() - 1);
+        for notified in world.counts.announcements.values() {
+            prop_assert_eq!(notified.len(), raw.len() - 1);
         }
     }
 
@@ -252,7 +252,7 @@ fn a_lone_rank_is_complete_at_once_and_what_comes_later_is_stale() {
     assert_eq!((machine.ignored().stale, actions.len()), (1, 1));
 }
 
-/// Where a Read fails the process of the rank whose memory is at fault is told, source or target.
+/// Where a Read fails the process of the rank whose memory is at fault is notified, source or target.
 #[test]
 fn a_read_that_fails_names_the_rank_whose_memory_it_failed_on() {
     let region = |bytes| Region { address: 0, key: 0, bytes };
@@ -269,8 +269,8 @@ fn a_read_that_fails_names_the_rank_whose_memory_it_failed_on() {
         let done = Event::ReadDone { context: FIRST, source: 1, target: 0, error };
         machine.handle(done, &mut actions).unwrap();
         let message = Message::Unreadable { source: rank, code };
-        let told = Action::Send { to: rank, context: FIRST, message };
-        assert!(actions.contains(&told), "{code}: {actions:?}");
+        let notice = Action::Send { to: rank, context: FIRST, message };
+        assert!(actions.contains(&notice), "{code}: {actions:?}");
     }
 }
 
@@ -318,7 +318,7 @@ fn ranks_that_differ_fail_by_name() {
     for (second, failed_rank, cause) in [(alltoallv(4), 0, cause), (allgatherv, 1, mixed)] {
         let mut machine = ServiceProcess::new(Limits::default()).unwrap();
         machine.add_group(0, topology.clone(), 0).unwrap();
-        let mut told = Vec::new();
+        let mut failures = Vec::new();
         let mut events = VecDeque::from([
             Event::Entered { context: FIRST, rank: 0, call: alltoallv(8) },
             Event::Entered { context: FIRST, rank: 1, call: second },
@@ -332,23 +332,23 @@ fn ranks_that_differ_fail_by_name() {
                         events.push_back(Event::Arrived { from: to, context, message });
                     }
                     Action::Read { context, read: Read { source, target, .. } } => {
-                        assert!(told.is_empty());
+                        assert!(failures.is_empty());
                         events.push_back(Event::ReadDone { context, source, target, error: None });
                     }
-                    Action::Fail { rank, failure, .. } => told.push((rank, failure)),
+                    Action::Fail { rank, failure, .. } => failures.push((rank, failure)),
                     _ => {}
                 }
             }
         }
         let failure = Failure { failed_rank: FailedParty::Rank(failed_rank), cause };
-        assert_eq!(told, [(0, failure), (1, failure)]);
+        assert_eq!(failures, [(0, failure), (1, failure)]);
         assert_eq!(machine.under_way(0), Some(0));
     }
 }
 
 /// Who copies inside a host is said alike by all ranks: by those of one process, of two of a host, and of two hosts.
 #[test]
-fn ranks_that_disagree_about_copies_inside_a_host_are_told() {
+fn ranks_that_disagree_about_copies_inside_a_host_are_notified() {
     let region = Region { address: 0, key: 0, bytes: 1 };
     let call = |copies| Call::Allgatherv { send: region, receive: vec![region; 4], copies };
     let enter = |rank, copies| Event::Entered { context: FIRST, rank, call: call(copies) };
@@ -368,8 +368,8 @@ fn ranks_that_disagree_about_copies_inside_a_host_are_told() {
         let cause = Cause::Operation { found: BY_CARD, expected: BY_HOST };
         let failure = Failure { failed_rank: FailedParty::Rank(failed_rank), cause };
         for to in [1, 2] {
-            let told = Action::Send { to, context: FIRST, message: Message::Failed(failure) };
-            assert!(actions.contains(&told), "{actions:?}");
+            let notice = Action::Send { to, context: FIRST, message: Message::Failed(failure) };
+            assert!(actions.contains(&notice), "{actions:?}");
         }
         assert!(actions.contains(&Action::Fail { rank: 0, context: FIRST, failure }), "{actions:?}");
         assert_eq!(
@@ -438,7 +438,7 @@ fn a_copy_by_the_card_reads_from_the_holder_and_credits_it() {
         (Some(ReadError { code: 10, rank: 1 }), Message::Unreadable { source: 1, code: 10 }),
     ] {
         let (mut machine, mut actions) = start();
-        // A rank that says that it has copied was not told to.
+        // A rank that says that it has copied was not instructed to.
         machine.handle(Event::Copied { context: FIRST, rank: 0, source: 2 }, &mut actions).unwrap();
         assert_eq!((machine.take_ignored().foreign, actions.len()), (1, 0));
         machine.handle(Event::ReadDone { context: FIRST, source: 2, target: 0, error }, &mut actions).unwrap();

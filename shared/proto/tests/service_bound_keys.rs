@@ -9,7 +9,7 @@ use crate::support::check::check;
 use flexcast_proto::service::{BoundKey, LettingGo};
 use stateright::{Model, Property};
 
-/// What happens beside calls and their ends.
+/// What happens in addition to calls and their ends.
 #[derive(Clone, Copy, Debug, Default)]
 struct Plan {
     /// Bindings, one after another.
@@ -32,7 +32,7 @@ enum Said {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Told {
+enum Notice {
     Alias(u32),
     Refused(u32),
     Failed(u32),
@@ -62,7 +62,7 @@ struct World {
     flags: BTreeSet<u32>,
     returned: BTreeSet<u32>,
     said: VecDeque<Said>,
-    told: VecDeque<Told>,
+    notices: VecDeque<Notice>,
     /// The service process.
     serves: bool,
     key: BoundKey,
@@ -81,7 +81,7 @@ enum Step {
     TakeBack {
         is_idle: bool,
     },
-    Hear,
+    Receive,
     Listen,
     Read(u32, u32),
     /// A call fails since another rank dies; the Read by the peer goes on.
@@ -100,12 +100,12 @@ impl World {
             LettingGo::Unknown | LettingGo::Now => {}
             LettingGo::Replace => {
                 self.alias = Some(self.next_alias);
-                self.told.push_back(Told::Alias(self.next_alias));
+                self.notices.push_back(Notice::Alias(self.next_alias));
                 self.next_alias += 1;
                 self.replaced = true;
             }
         }
-        self.told.push_back(Told::Revoked(binding));
+        self.notices.push_back(Notice::Revoked(binding));
     }
 
     /// Something of a binding is over. What uses another one is no matter to it.
@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    fn hear(&mut self, said: Said) {
+    fn receive(&mut self, said: Said) {
         match said {
             Said::Export(binding) => _ = self.key.bind(binding),
             Said::Start(alias, binding) => {
@@ -124,7 +124,7 @@ impl World {
                     self.in_use.insert(binding);
                     self.reads.insert((alias, binding));
                 } else {
-                    self.told.push_back(Told::Refused(binding));
+                    self.notices.push_back(Notice::Refused(binding));
                 }
             }
             Said::Revoke(binding, is_idle) => {
@@ -143,7 +143,7 @@ impl World {
             self.flags.insert(binding);
         } else {
             self.key.doubt(binding);
-            self.told.push_back(Told::Failed(binding));
+            self.notices.push_back(Notice::Failed(binding));
         }
         self.settle(binding);
     }
@@ -172,7 +172,7 @@ impl Model for Plan {
             flags: BTreeSet::new(),
             returned: BTreeSet::new(),
             said: VecDeque::new(),
-            told: VecDeque::new(),
+            notices: VecDeque::new(),
             serves: true,
             key: BoundKey::new(),
             in_use: BTreeSet::new(),
@@ -197,7 +197,7 @@ impl Model for Plan {
                     steps.push(Step::TakeBack { is_idle: true });
                 }
             }
-            if !world.told.is_empty() {
+            if !world.notices.is_empty() {
                 steps.push(Step::Listen);
             }
             if world.replays > 0 && world.serves {
@@ -215,7 +215,7 @@ impl Model for Plan {
         }
         if world.serves {
             if !world.said.is_empty() {
-                steps.push(Step::Hear);
+                steps.push(Step::Receive);
             }
             steps.extend(world.in_use.iter().map(|binding| Step::Fail(*binding)));
             if self.process_dies {
@@ -244,24 +244,24 @@ impl Model for Plan {
                 world.taken_back = true;
                 world.said.push_back(Said::Revoke(world.binding, is_idle));
             }
-            Step::Hear => {
+            Step::Receive => {
                 let said = world.said.pop_front()?;
-                world.hear(said);
+                world.receive(said);
             }
             Step::Replay(said) => {
                 world.replays -= 1;
                 let before = (world.key, world.alias);
                 // KEY-REVOKED of an older binding may be said again: the program does not mind.
-                world.hear(said);
+                world.receive(said);
                 if (world.key, world.alias) != before {
                     world.wrong = Some("a message of an older binding has changed something");
                 }
             }
-            Step::Listen => match world.told.pop_front()? {
-                Told::Alias(alias) => world.known_alias = alias,
-                Told::Refused(binding) => _ = world.calls.insert(binding, Known::Refused),
-                Told::Failed(binding) => _ = world.calls.insert(binding, Known::Failed),
-                Told::Revoked(binding) => {
+            Step::Listen => match world.notices.pop_front()? {
+                Notice::Alias(alias) => world.known_alias = alias,
+                Notice::Refused(binding) => _ = world.calls.insert(binding, Known::Refused),
+                Notice::Failed(binding) => _ = world.calls.insert(binding, Known::Failed),
+                Notice::Revoked(binding) => {
                     if world.holds && world.taken_back && binding == world.binding {
                         (world.bound, world.holds) = (None, false);
                         world.returned.insert(binding);

@@ -7,7 +7,7 @@ use flexcast_proto::service::{Access, ConnectionAction, ConnectionError, Connect
 use proptest::prelude::*;
 use rand_steps::Steps;
 
-/// Steps in an order that a seed tells.
+/// Steps in an order that a seed gives.
 mod rand_steps {
     pub(crate) struct Steps(pub(crate) u64);
 

@@ -64,7 +64,7 @@ struct Claiming {
     processes: u32,
     /// Remote ranks, each on a host of its own.
     sources: u32,
-    /// Whether processes are told of new blocks on the shared list. The published rule has them look when a rank
+    /// Whether processes are notified of new blocks on the shared list. The published rule has them check when a rank
     /// enters, and no other time.
     notices: bool,
     /// Whether any of the 4 ranks may die.
@@ -295,7 +295,7 @@ fn every_block_of_three_sources_is_read_once_and_with_a_death() {
     claim(Claiming { processes: 3, sources: 2, notices: true, dying: true });
 }
 
-/// Where processes look at the list when a rank enters, and no other time, a block can wait for a rank of the process
+/// Where processes check the list when a rank enters, and no other time, a block can wait for a rank of the process
 /// that put it there although a rank of another one is ready.
 #[test]
 fn without_notices_a_block_waits_although_a_rank_is_ready() {

@@ -203,8 +203,8 @@ fn a_process_dies_in_any_state() {
     }
 }
 
-/// The published rule, by which each process tells its own ranks, lets a rank go before other processes have written;
-/// and so does a flag that overtakes data.
+/// The published rule, by which each process notifies its own ranks, lets a rank go before other processes have
+/// written; and so does a flag that overtakes data.
 #[test]
 fn weaker_rules_let_ranks_go_too_early() {
     let plan = || Plan::new(&[0, 1], 1, &[allgather(Delivery::Flat, 1)]);
@@ -284,7 +284,7 @@ fn processes_agree_on_multicast_before_anything_begins() {
     assert!(!can(&plan.topology, plan.staging, 0));
     assert!(!can(&plan.topology, Staging { multicast: None, ..plan.staging }, 4096));
     assert!(!can(&plan.topology, Staging { staging_bytes: 3, ..plan.staging }, 4096));
-    // Too many chunks for the immediate to tell segments apart.
+    // Too many chunks for the immediate to distinguish segments.
     assert!(!can(&plan.topology, Staging { staging_bytes: 4 << 20, ..plan.staging }, 1));
     assert!(!can(&Plan::new(&[0, 0], 1, &[]).topology, plan.staging, 4096));
     let mut machine = StagedProcess::new(plan.topology.clone(), 0, plan.staging).unwrap();

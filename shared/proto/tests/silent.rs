@@ -30,12 +30,12 @@ fn run(count: usize, chains: u32, silent: &[(usize, u64)], loss_percent: usize, 
         }
         if !posted[rank] && at_ps >= posts[rank] {
             posted[rank] = true;
-            machines[rank].tell().post(descriptor, at_ps);
-            machines[rank].tell().delivered(rank as u32);
+            machines[rank].notify().post(descriptor, at_ps);
+            machines[rank].notify().delivered(rank as u32);
         }
         for from in 0..count {
             if let Some(message) = wires[from * count + rank].pop_front() {
-                machines[rank].tell().handle(from as u32, message).unwrap();
+                machines[rank].notify().handle(from as u32, message).unwrap();
             }
         }
         let outgoing = &mut wires[rank * count..(rank + 1) * count];
@@ -45,10 +45,10 @@ fn run(count: usize, chains: u32, silent: &[(usize, u64)], loss_percent: usize, 
         if !sending.is_empty() && dice.below(count) == 0 {
             // The card sends, and receives, whether its host is silent or not.
             let from = sending.swap_remove(dice.below(sending.len()));
-            machines[from].tell().sent();
+            machines[from].notify().sent();
             for to in (0..count).filter(|to| *to != from) {
                 if dice.below(100) >= loss_percent {
-                    machines[to].tell().delivered(from as u32);
+                    machines[to].notify().delivered(from as u32);
                 }
             }
         }

@@ -30,7 +30,7 @@ fn vote(width: u32, indices: &[u32]) -> Incoming {
     message(0, 0, votes(width, indices))
 }
 
-/// Arrays of `blocks` blocks in which each worker has those of its list, as its rank and the index tell.
+/// Arrays of `blocks` blocks in which each worker has those of its list, with values that its rank and the index give.
 fn arrays(lists: &[&[u32]], blocks: u32) -> Vec<Vec<i32>> {
     let block = |rank: usize, at: u32| if lists[rank].contains(&at) { 1000 * (1 + rank as i32) + at as i32 } else { 0 };
     (0..lists.len()).map(|rank| (0..blocks).map(|at| block(rank, at)).collect()).collect()
@@ -61,7 +61,7 @@ fn in_step<B: Block>(arrays: &[Vec<B>], width: u32) {
         }
         messages += 1;
         let answer = answer.expect("all messages are there");
-        let (blocks, next) = node.spots.content(&answer);
+        let (blocks, next) = node.slots.content(&answer);
         // What a worker has up to the last global index, it has voted for.
         let last = answer.next.last().unwrap_or(if answer.is_last() { expected.len() as u32 } else { 0 });
         for (party, array) in parties.iter().zip(arrays) {
@@ -137,10 +137,10 @@ fn life_of_a_ring() {
     assert_eq!((worker.message(), worker.iteration()), (None, 4));
 }
 
-/// Vote, send with displacement, update: all messages and spots of three workers and their aggregator, d = 2. The
+/// Vote, send with displacement, update: all messages and slots of three workers and their aggregator, d = 2. The
 /// published figures show such exchanges; the example is our own.
 #[test]
-fn messages_and_spots_of_three_workers() {
+fn messages_and_slots_of_three_workers() {
     let arrays = arrays(&[&[0, 2, 3], &[2, 5], &[]], 6);
     let parameters = parameters(3, 2);
     let mut parties: Vec<Party<i32>> = arrays.iter().map(|array| Party::new(parameters, array.clone())).collect();
@@ -152,15 +152,15 @@ fn messages_and_spots_of_three_workers() {
             party.drive();
             let message = party.message().unwrap();
             let Received::Added(added) = node.handle(rank, &message, true, 0).unwrap().0 else { panic!("not added") };
-            let Additions { spot, copied, added: sum, cleared } = added.additions;
+            let Additions { slot, copied, added: sum, cleared } = added.additions;
             trace.push(format!(
-                "{:?} {:02b} {:?}: {spot} {copied:02b} {sum:02b} {cleared:02b}",
+                "{:?} {:02b} {:?}: {slot} {copied:02b} {sum:02b} {cleared:02b}",
                 message.blocks, message.displacement, message.votes
             ));
             answer = added.answer;
         }
         let answer = answer.unwrap();
-        let (blocks, next) = node.spots.content(&answer);
+        let (blocks, next) = node.slots.content(&answer);
         trace.push(format!("{blocks:?} {next:?}"));
         parties.iter_mut().for_each(|party| {
             party.answer(answer.iteration, &blocks, &next).unwrap();
@@ -186,16 +186,16 @@ fn messages_and_spots_of_three_workers() {
     );
 }
 
-/// What a worker has voted for and then leaves out is zero, not what the spot held before.
+/// What a worker has voted for and then leaves out is zero, not what the slot held before.
 #[test]
 fn a_block_that_nobody_sends_is_cleared() {
     let mut sum = Summation::new(parameters(2, 2), 9).unwrap();
     sum.add(&vote(2, &[4, 7])).unwrap();
     assert_eq!(sum.add(&vote(2, &[4])).unwrap().answer.unwrap().next, votes(2, &[4, 7]));
     let first = sum.add(&message(0b10, 1, votes(2, &[]))).unwrap();
-    assert_eq!(first.additions, Additions { spot: 1, copied: 0b01, added: 0, cleared: 0 });
+    assert_eq!(first.additions, Additions { slot: 1, copied: 0b01, added: 0, cleared: 0 });
     let last = sum.add(&message(0b10, 1, votes(2, &[]))).unwrap();
-    assert_eq!(last.additions, Additions { spot: 1, copied: 0, added: 0b01, cleared: 0b10 });
+    assert_eq!(last.additions, Additions { slot: 1, copied: 0, added: 0b01, cleared: 0b10 });
     assert!(last.answer.unwrap().is_last() && sum.is_complete());
     assert_eq!(sum.add(&vote(2, &[])), Err(SummationError::Complete));
 }
@@ -233,7 +233,7 @@ fn the_state_of_a_sum_does_not_depend_on_the_number_of_workers() {
     assert!(size_of::<Votes>() <= 4 * 32 + 4);
     assert!(size_of::<Summation>() <= 2 * size_of::<Votes>() + 32, "{}", size_of::<Summation>());
     assert!(size_of::<Worker>() <= 3 * size_of::<Votes>() + 80, "{}", size_of::<Worker>());
-    // Beside the sum, an aggregator has one bit for each rank that there may be.
+    // In addition to the sum, an aggregator has one bit for each rank that there may be.
     assert!(size_of::<Aggregator>() <= size_of::<Summation>() + 1024 / 8 + 96, "{}", size_of::<Aggregator>());
     // With as many workers as there may be, all of them are counted.
     let mut sum = Summation::new(parameters(1024, 16), 100).unwrap();
@@ -437,7 +437,7 @@ fn what_cannot_come_is_refused_and_changes_nothing() {
         aggregator.handle(0, 0, &vote(2, &[]), 102).unwrap_err().to_string(),
         "message of worker 0 after the failure of the operation: worker 0 is lost in iteration 0: nothing has come in \
          time, or its connection \
-         has ended; look at its process and its network, or raise the limit"
+         has ended; check its process and its network, or raise the limit"
     );
 }
 
@@ -450,7 +450,7 @@ fn held_messages_are_added_in_the_order_of_ranks() {
         assert_eq!((aggregator.next_rank(), aggregator.missing()), (None, Some(0)));
     }
     assert_eq!(aggregator.handle(0, 0, &votes_of(0), 0), Ok(Received::Held));
-    // All are there, and one that comes again meanwhile is told whose turn it is.
+    // All are there, and one that comes again meanwhile is notified of whose turn it is.
     assert_eq!(aggregator.handle(2, 0, &votes_of(2), 0), Ok(Received::Waiting { for_rank: 0 }));
     let changed = aggregator.add_held(0, &vote(2, &[9]), 0);
     assert!(matches!(changed, Err(AggregatorError::Content { rank: 0, .. })), "{changed:?}");
@@ -524,7 +524,7 @@ fn a_worker_refuses_answers_that_cannot_be() {
 
 /// The published figures, at the defaults.
 #[test]
-fn workers_whose_spots_fit_a_cache_of_6_mib() {
+fn workers_whose_slots_fit_a_cache_of_6_mib() {
     let defaults = Parameters::new(6, 1024, 16, 4).unwrap();
     let most = |instances| CacheBudget { cache_bytes: 6 << 20, instances }.most_workers_published(defaults);
     assert_eq!([1, 8, 16, 32].map(most), [382, 46, 22, 10]);

@@ -12,7 +12,7 @@ use flexcast_proto::sparse::{
 };
 use stateright::{Checker as _, Model, Property};
 
-/// What lies in the spots before the operation: in no sum.
+/// What lies in the slots before the operation: in no sum.
 const STALE: i32 = 1_000_000;
 const WRONG: &str = "nothing goes wrong";
 
@@ -20,7 +20,7 @@ fn parameters(workers: usize, width: u32) -> Parameters {
     Parameters::new(workers as u32, 256, width, 4).unwrap()
 }
 
-/// Arrays of `blocks` blocks. Bit b of a worker's pattern: its block b is not zero. Each sum tells whose blocks are in
+/// Arrays of `blocks` blocks. Bit b of a worker's pattern: its block b is not zero. Each sum shows whose blocks are in
 /// it.
 fn arrays(patterns: &[u32], blocks: u32) -> Vec<Vec<i32>> {
     let block = |rank: usize, at: u32| 16i32.pow(rank as u32) * (patterns[rank] >> at & 1) as i32 * (1 + at as i32);
@@ -43,7 +43,7 @@ struct Reliable {
     blocks: u32,
     width: u32,
     order: Order,
-    one_spot: bool,
+    one_slot: bool,
 }
 
 /// Sums and indices.
@@ -56,8 +56,8 @@ struct Connected {
     node: Node<i32>,
     /// By worker: a message that is sent and has not landed, as it was when it was sent.
     up: Vec<Option<Message<i32>>>,
-    /// By worker: what has landed in its receive spot and is not added yet, and whether the aggregator knows of it.
-    spots: Vec<Option<(Message<i32>, bool)>>,
+    /// By worker: what has landed in its receive slot and is not added yet, and whether the aggregator knows of it.
+    slots: Vec<Option<(Message<i32>, bool)>>,
     /// By worker: an answer on its way, and what its memory was when it was sent.
     down: Vec<Option<(Answer, Sent)>>,
     wrong: Option<&'static str>,
@@ -65,11 +65,11 @@ struct Connected {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Move {
-    /// A message reaches the receive spot. Only then are the slots of the ring read.
+    /// A message reaches the receive slot. Only then are the slots of the ring read.
     Land(usize),
-    /// The aggregator takes a message from its receive spot.
+    /// The aggregator takes a message from its receive slot.
     Take(usize),
-    /// An answer reaches a worker. Only then is the transmit spot read.
+    /// An answer reaches a worker. Only then is the transmit slot read.
     Answer(usize),
 }
 
@@ -87,22 +87,22 @@ impl Connected {
                 if self.parties[rank].message().as_ref() != Some(&sent) {
                     return Err("a slot was changed before it was sent");
                 }
-                if self.spots[rank].replace((sent, false)).is_some() {
-                    return Err("a receive spot was written to before its message was added");
+                if self.slots[rank].replace((sent, false)).is_some() {
+                    return Err("a receive slot was written to before its message was added");
                 }
             }
             Move::Take(rank) => {
-                let (message, _) = self.spots[rank].take().ok_or("nothing has landed")?;
+                let (message, _) = self.slots[rank].take().ok_or("nothing has landed")?;
                 let taken = self.node.handle(rank as u32, &message, true, 0);
                 let (received, answer) = taken.map_err(|_| "a message was refused")?;
                 if received == Received::Held {
-                    self.spots[rank] = Some((message, true));
+                    self.slots[rank] = Some((message, true));
                 }
                 if let Some(answer) = answer {
                     // Messages that were held have been added as well.
-                    self.spots.fill(None);
+                    self.slots.fill(None);
                     for down in &mut self.down {
-                        if down.replace((answer, self.node.spots.content(&answer))).is_some() {
+                        if down.replace((answer, self.node.slots.content(&answer))).is_some() {
                             return Err("two answers are on their way to one worker");
                         }
                     }
@@ -110,9 +110,9 @@ impl Connected {
             }
             Move::Answer(rank) => {
                 let (answer, sent) = self.down[rank].take().ok_or("nothing was answered")?;
-                let (blocks, next) = self.node.spots.content(&answer);
+                let (blocks, next) = self.node.slots.content(&answer);
                 if (&blocks, &next) != (&sent.0, &sent.1) {
-                    return Err("a transmit spot was changed before everybody had it");
+                    return Err("a transmit slot was changed before everybody had it");
                 }
                 if self.parties[rank].answer(answer.iteration, &blocks, &next) != Ok(Answered::New) {
                     return Err("an answer was refused");
@@ -130,7 +130,7 @@ impl Connected {
 
 impl Reliable {
     fn new(cases: Vec<Vec<u32>>, blocks: u32, width: u32) -> Self {
-        Self { cases, blocks, width, order: Order::Arrival, one_spot: false }
+        Self { cases, blocks, width, order: Order::Arrival, one_slot: false }
     }
 }
 
@@ -143,9 +143,9 @@ impl Model for Reliable {
             let (workers, parameters) = (case.len(), parameters(case.len(), self.width));
             let parties = arrays(case, self.blocks).into_iter().map(|array| Party::new(parameters, array)).collect();
             let mut node = Node::new(parameters, self.blocks, self.order, NO_LIMITS, STALE);
-            node.spots.one = self.one_spot;
-            let (up, spots, down) = (vec![None; workers], vec![None; workers], vec![None; workers]);
-            let mut state = Connected { case: case.clone(), parties, node, up, spots, down, wrong: None };
+            node.slots.one = self.one_slot;
+            let (up, slots, down) = (vec![None; workers], vec![None; workers], vec![None; workers]);
+            let mut state = Connected { case: case.clone(), parties, node, up, slots, down, wrong: None };
             (0..workers).for_each(|rank| state.go_on(rank));
             state
         };
@@ -158,7 +158,7 @@ impl Model for Reliable {
         }
         for rank in 0..state.parties.len() {
             steps.extend(state.up[rank].is_some().then_some(Move::Land(rank)));
-            let landed = state.spots[rank].as_ref().is_some_and(|(_, taken)| !taken);
+            let landed = state.slots[rank].as_ref().is_some_and(|(_, taken)| !taken);
             steps.extend(landed.then_some(Move::Take(rank)));
             steps.extend(state.down[rank].is_some().then_some(Move::Answer(rank)));
         }
@@ -194,7 +194,7 @@ impl Model for Reliable {
 
 /// All patterns of two workers, and of three in small.
 #[test]
-fn two_transmit_spots_and_one_receive_spot_each_are_enough() {
+fn two_transmit_slots_and_one_receive_slot_each_are_enough() {
     for (workers, blocks, width) in [(1, 4, 1), (2, 3, 1), (2, 3, 2), (3, 2, 1), (3, 2, 2)] {
         let cases = all_patterns(workers, blocks);
         check(&format!("{workers} workers, {blocks} blocks, {width} at a time"), Reliable::new(cases, blocks, width));
@@ -209,7 +209,7 @@ fn three_workers_and_several_iterations() {
 }
 
 #[test]
-fn the_order_of_ranks_needs_no_spot_more() {
+fn the_order_of_ranks_needs_no_slot_more() {
     for (workers, blocks, width) in [(2, 3, 1), (3, 2, 1)] {
         let cases = all_patterns(workers, blocks);
         check("by rank", Reliable { order: Order::Rank, ..Reliable::new(cases, blocks, width) });
@@ -217,11 +217,11 @@ fn the_order_of_ranks_needs_no_spot_more() {
 }
 
 #[test]
-fn with_one_transmit_spot_a_slow_worker_sees_the_next_iteration() {
-    let model = Reliable { one_spot: true, ..Reliable::new(vec![vec![0b11; 2]], 2, 1) };
+fn with_one_transmit_slot_a_slow_worker_sees_the_next_iteration() {
+    let model = Reliable { one_slot: true, ..Reliable::new(vec![vec![0b11; 2]], 2, 1) };
     let checker = model.checker().spawn_bfs().join();
-    let path = checker.discovery(WRONG).expect("a spot that was changed");
-    assert_eq!(path.last_state().wrong, Some("a transmit spot was changed before everybody had it"));
+    let path = checker.discovery(WRONG).expect("a slot that was changed");
+    assert_eq!(path.last_state().wrong, Some("a transmit slot was changed before everybody had it"));
 }
 
 #[test]
@@ -275,7 +275,7 @@ struct Datagrams {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Air {
     parties: Vec<Party<i32>>,
-    /// What a worker was told.
+    /// What was reported to a worker.
     failed: Vec<Option<u32>>,
     node: Node<i32>,
     /// On an unordered network.
@@ -344,7 +344,7 @@ impl Datagrams {
     }
 
     fn answer(&self, state: &mut Air, worker: usize, answer: Answer) {
-        let (sums, next) = state.node.spots.content(&answer);
+        let (sums, next) = state.node.slots.content(&answer);
         self.send(state, false, worker, Content::Answer { iteration: answer.iteration, sums, next });
     }
 

@@ -14,7 +14,7 @@ const SIGNALLED: u64 = 4;
 
 const _: () = assert!(dpa::abi::SPARSE_SENDS >= 2 * SIGNALLED);
 
-/// An answer as the card is told of it.
+/// An answer as it is posted to the card.
 #[derive(Clone, Copy)]
 struct Message {
     bytes: u32,
@@ -51,8 +51,8 @@ impl Served<'_> {
         }
     }
 
-    /// Tells a worker whose message has come that its instance has stopped: a message without bytes, with the failed
-    /// rank in the immediate. One without room for it is not told.
+    /// Notifies a worker whose message has come that its instance has stopped: a message without bytes, with the failed
+    /// rank in the immediate. One without room for it is not notified.
     #[cold]
     #[inline(never)]
     pub(super) fn give_up(&mut self, number: usize) {
@@ -61,7 +61,7 @@ impl Served<'_> {
         if peer.produced - peer.completed >= queue.depth() {
             return;
         }
-        // Its completion would tell nothing.
+        // Its completion would carry no information.
         let words = [
             ControlSegment::head(peer.produced as u16, WqeOpcode::SendImmediate, queue.number(), 1),
             ControlSegment::tail(FLAG_ON_ERROR, instance.state.culprit),
@@ -86,7 +86,7 @@ impl Served<'_> {
     }
 }
 
-/// Tells the card of a worker's entries.
+/// Announces a worker's entries to the card.
 fn hand_over(peer: &SparsePeer, outbox: &Outbox) {
     let queue = SendQueue::attach(&peer.send_queue);
     fence::memory_write();
@@ -122,9 +122,9 @@ fn write(peer: &mut SparsePeer, message: Message, last: bool) {
 /// are none.
 #[inline(always)]
 fn next_iteration(slots: &mut Slots<'_>, instance: &mut SparseInstance, lkey: u32) -> Message {
-    let (width, spot_bytes) = (instance.blocks_per_message, u64::from(instance.spot_bytes));
+    let (width, slot_bytes) = (instance.blocks_per_message, u64::from(instance.spot_bytes));
     let state = &mut instance.state;
-    let slot = instance.first_spot + u64::from(state.iteration & 1) * spot_bytes;
+    let slot = instance.first_spot + u64::from(state.iteration & 1) * slot_bytes;
     let sums_bytes = u64::from(state.blocks) * u64::from(instance.block_bytes);
     let mut at = slot + sums_bytes;
     (state.blocks, state.floor) = (0, 0);

@@ -38,7 +38,7 @@ pub fn prepare_sparse(thread: &mut SparseThread) -> Result<(), (ContextFault, u3
         return Err(whole(ContextFault::Contexts));
     }
     // All are checked before the first receive is posted.
-    let (mut next_peer, mut next_spot, mut completions) = (0u64, 0u64, 0u64);
+    let (mut next_peer, mut next_slot, mut completions) = (0u64, 0u64, 0u64);
     for (number, instance) in (0..).zip(instances.iter_mut()) {
         let fault = |fault| Err((fault, number));
         if u64::from(instance.first_peer) != next_peer || instance.workers == 0 {
@@ -49,14 +49,14 @@ pub fn prepare_sparse(thread: &mut SparseThread) -> Result<(), (ContextFault, u3
         let SparseInstance { workers, block_bytes, blocks_per_message, .. } = *instance;
         let parameters = Parameters::new(workers, block_bytes, blocks_per_message, STRIDE as u32);
         let Ok(parameters) = parameters else { return fault(ContextFault::ChunkBytes) };
-        let spot_bytes = u64::from(instance.spot_bytes);
-        let all = spot_bytes * (TRANSMIT_SLOTS + u64::from(instance.workers));
-        let fits = spot_bytes >= u64::from(parameters.spot_bytes()) && spot_bytes.is_multiple_of(64);
+        let slot_bytes = u64::from(instance.spot_bytes);
+        let all = slot_bytes * (TRANSMIT_SLOTS + u64::from(instance.workers));
+        let fits = slot_bytes >= u64::from(parameters.spot_bytes()) && slot_bytes.is_multiple_of(64);
         // Slots of different instances do not overlap, and lie inside.
-        if !fits || instance.first_spot != next_spot || all > spots_bytes - next_spot {
+        if !fits || instance.first_spot != next_slot || all > spots_bytes - next_slot {
             return fault(ContextFault::Staging);
         }
-        next_spot += all;
+        next_slot += all;
         if !instance.operation.is_there() {
             return fault(ContextFault::DeviceMemory);
         }
@@ -95,11 +95,11 @@ fn check(peer: &SparsePeer, number: u32) -> Result<(), ContextFault> {
 
 /// Writes the receive entries of an instance's workers, each into the worker's slot, and posts one of each.
 fn post(instance: &SparseInstance, peers: &mut ContextArray<'_, SparsePeer>, spots: u64, lkey: u32) {
-    let spot_bytes = u64::from(instance.spot_bytes);
+    let slot_bytes = u64::from(instance.spot_bytes);
     for worker in 0..u64::from(instance.workers) {
         let Some(peer) = peers.get((u64::from(instance.first_peer) + worker) as usize) else { return };
         let queue = ReceiveQueue::attach(&peer.receive_queue);
-        let slot = spots + instance.first_spot + (TRANSMIT_SLOTS + worker) * spot_bytes;
+        let slot = spots + instance.first_spot + (TRANSMIT_SLOTS + worker) * slot_bytes;
         for index in 0..queue.depth() {
             queue.write(index, DataSegment::new(instance.spot_bytes, lkey, slot));
         }

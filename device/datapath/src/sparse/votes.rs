@@ -1,6 +1,6 @@
 //! Votes: lists of block indices that ascend, with a sentinel behind the last. [`dpa::proto::sparse::Votes`] does the
-//! same for hosts; its lists are values, which are copied, and a message would cost five times as many instructions
-//! beside its blocks.
+//! same for hosts; its lists are values, which are copied, and a message would cost five times as many instructions,
+//! its blocks not counted.
 //!
 //! How many blocks a shard has is not known here: an index leads nowhere, and workers refuse answers with one that they
 //! do not have.

@@ -1,4 +1,4 @@
-//! A length beside the memory.
+//! A length given separately from the memory.
 use dpa::BitmapView;
 use dpa::abi::ReceiveContext;
 

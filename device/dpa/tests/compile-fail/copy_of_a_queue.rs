@@ -1,4 +1,4 @@
-//! A copy of what leads to memory, to keep beside the context.
+//! A copy of what leads to memory, to keep next to the context.
 use dpa::abi::{SendContext, SendQueueMemory};
 
 pub fn copy(context: &SendContext) -> SendQueueMemory {

@@ -1,4 +1,4 @@
-//! The hash of one layout for another one: the host would be told that both are the same.
+//! The hash of one layout for another one: the host would be led to take it that both are the same.
 use dpa::abi::{Layout, SendContext, SendQueueMemory};
 
 #[repr(C)]

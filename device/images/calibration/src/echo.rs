@@ -61,6 +61,6 @@ pub(crate) fn run(context: &mut KernelContext) -> Next {
         }
     }
     let span = begin.end();
-    slot.tell(context, &span, errors, consumed);
+    slot.report(context, &span, errors, consumed);
     Next::Finish
 }

@@ -30,7 +30,7 @@ pub(crate) fn run(context: &mut KernelContext) -> Next {
         Kernel::WriteHost => (passes(context, || host.write()), 0),
         Kernel::Chain => chain(context, &memory, &host),
     };
-    slot.tell(context, &span, 0, found);
+    slot.report(context, &span, 0, found);
     Next::Finish
 }
 

@@ -66,6 +66,6 @@ pub(crate) fn run(context: &mut KernelContext) -> Next {
         queue.set_producer(consumed + depth);
     }
     let span = begin.end();
-    slot.tell(context, &span, errors, consumed);
+    slot.report(context, &span, errors, consumed);
     Next::Finish
 }

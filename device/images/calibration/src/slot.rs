@@ -25,8 +25,8 @@ impl Slot {
         Self { outbox: Outbox::of(&thread), window: window.unwrap_or_else(|_| fatal(error::NO_RESOURCE)) }
     }
 
-    /// Tells the host.
-    pub(crate) fn tell(&self, context: &KernelContext, span: &Span, errors: u64, found: u64) {
+    /// Writes the result for the host.
+    pub(crate) fn report(&self, context: &KernelContext, span: &Span, errors: u64, found: u64) {
         let Ok(cell) = self.window.cell::<KernelResult>(context.result_host) else { fatal(error::NO_RESOURCE) };
         let result = KernelResult {
             begin_ns: span.begin_ns,

@@ -50,7 +50,7 @@ pub(crate) fn run(context: &mut ReferenceContext, transport: Transport) -> Next 
         context.consumed += u64::from(iteration.chunks) - ended.left;
         context.copies_consumed += ended.report.copy_cqes;
         context.ended = iteration.sequence;
-        tell(context, &iteration, ended);
+        write_report(context, &iteration, ended);
     }
     outbox.arm_cq(context.receive_cq.number(), context.consumed);
     Next::Reschedule
@@ -63,7 +63,7 @@ struct Ended {
     report: ReferenceReport,
 }
 
-// One symbol per loop, so that listings and crash records tell them apart.
+// One symbol per loop, so that listings and crash records distinguish them.
 
 #[inline(never)]
 fn uc_plain(kernel: Kernel<'_>) -> Ended {
@@ -105,7 +105,7 @@ impl Cursor {
         (entry.op_own() & 1 == self.owner).then_some(entry)
     }
 
-    /// Goes to the next entry and tells the hardware.
+    /// Goes to the next entry and notifies the hardware.
     #[inline(always)]
     fn advance(&mut self) {
         self.index += 1;
@@ -222,7 +222,7 @@ impl<'k> Kernel<'k> {
     }
 
     /// Datagrams: each is copied from its staging slot by an RDMA Write of the card to itself, which has a doorbell of
-    /// its own. One completion tells of [`COPIES_PER_CQE`] copies; their receives are posted again then.
+    /// its own. One completion covers [`COPIES_PER_CQE`] copies; their receives are posted again then.
     #[inline(always)]
     fn receive_ud<const COUNTED: bool>(mut self, mut copies: Copies) -> Ended {
         let mut profile = Profile::default();
@@ -289,7 +289,7 @@ impl<'k> Kernel<'k> {
     fn copy(&self, copies: &Copies, chunk: u32, slot: u64, bytes: u32) {
         let index = copies.queue.producer();
         let qpn = copies.queue.number();
-        // The last of an iteration is signalled, too: nobody else would tell that it is there.
+        // The last of an iteration is signalled, too: nothing else would report that it is there.
         let signalled = u64::from(self.expected) % COPIES_PER_CQE == 0 || self.left == 0;
         if let Some(entry) = copies.queue.entries::<WriteWqe>(u64::from(index), 1).peek() {
             entry.set_head(ControlSegment::head(index, WqeOpcode::Write, qpn, WriteWqe::SEGMENTS));
@@ -329,7 +329,7 @@ impl<'k> Kernel<'k> {
 }
 
 /// Writes the report; the last worker of the group writes the completion flag.
-fn tell(context: &ReferenceContext, iteration: &ReferenceIteration, ended: Ended) {
+fn write_report(context: &ReferenceContext, iteration: &ReferenceIteration, ended: Ended) {
     let window = Window::configured(Entity::Zero);
     let Ok(report) = window.cell::<ReferenceReport>(context.report_host) else { fatal(error::NO_RESOURCE) };
     report.store_part::<0, _>(&ended.report);

@@ -31,7 +31,7 @@ const STRIDE: u32 = 1088;
 const PSN_BITS: u32 = 12;
 const COLLECTIVE_ID: u32 = 5;
 const USER_INDEX: u32 = 0x00AB_CDEF;
-/// Never dereferenced: what the hardware would be told.
+/// Never dereferenced: the address that the hardware would get.
 const STAGING: u64 = 0x1_0000_0000;
 const DESTINATION: u64 = 0x7000_0000_0000;
 
@@ -125,7 +125,7 @@ fn receive_context(place: &ReceiveContext, transport: Transport, batch: u32) -> 
     }
 }
 
-/// Writes placement and operation, and sends the control message that tells of them.
+/// Writes placement and operation, and sends the control message that announces them.
 pub(crate) fn arm(kind: Kind) {
     let run_chunks = CHUNKS / RUNS;
     let placement = match kind {
@@ -170,13 +170,13 @@ pub(crate) struct Fixture {
     sent: u32,
     /// Copies carried out, completions of copies written.
     copied: u64,
-    told: u64,
+    completed: u64,
     random: u64,
 }
 
 impl Fixture {
     pub(crate) fn new(transport: Transport, kind: Kind) -> Self {
-        Self { transport, kind, delivered: 0, sent: 0, copied: 0, told: 0, random: 0x9E37_79B9_7F4A_7C15 }
+        Self { transport, kind, delivered: 0, sent: 0, copied: 0, completed: 0, random: 0x9E37_79B9_7F4A_7C15 }
     }
 
     fn below(&mut self, limit: u64) -> u64 {
@@ -258,11 +258,11 @@ impl Fixture {
             if SEND_QUEUE.be32(self.copied, 8) as u8 == FLAG_SIGNALLED {
                 let entry = Cqe {
                     wqe_counter: Be16::new(self.copied as u16),
-                    op_own: op_own(CqeOpcode::Requester, owner_of_pass(self.told, LOG_DEPTH)),
+                    op_own: op_own(CqeOpcode::Requester, owner_of_pass(self.completed, LOG_DEPTH)),
                     ..Cqe::INITIAL
                 };
-                SEND_CQ.put(self.told, &entry);
-                self.told += 1;
+                SEND_CQ.put(self.completed, &entry);
+                self.completed += 1;
             }
             self.copied += 1;
         }

@@ -31,11 +31,11 @@ const MAX_ROUNDS: u32 = 10_000;
 /// Runs every scenario and hands out one line for each. `thread` has one receive context, and both hold what belongs to
 /// the executor: outbox, window and key, and the receive context's host addresses of flag and report. Each scenario
 /// writes the rest.
-pub fn run(thread: &mut ReceiveThread, mut tell: impl FnMut(&str)) {
+pub fn run(thread: &mut ReceiveThread, mut print: impl FnMut(&str)) {
     for transport in [Transport::Uc, Transport::Ud] {
         for batch in [2, 16, 32, 64] {
             for kind in [Kind::InOrder, Kind::Scattered, Kind::Runs, Kind::Rows, Kind::Disturbed] {
-                tell(&scenario(thread, transport, batch, kind));
+                print(&scenario(thread, transport, batch, kind));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Image `synthetic`: the scenarios of the library beside this file, on a DPA.
+//! Image `synthetic`: the scenarios of the library in this folder, on a DPA.
 #![cfg_attr(target_arch = "riscv64", no_std, no_main)]
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Text and numbers in a line. Not by `core::fmt`, which calls through pointers: what stack that takes, instructions do
-//! not tell.
+//! Text and numbers in a line. Not by `core::fmt`, which calls through pointers: how much stack that takes cannot be
+//! known from the instructions.
 
 use crate::Line;
 

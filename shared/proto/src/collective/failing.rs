@@ -1,4 +1,4 @@
-//! Failure of an operation: found here, or told by another rank.
+//! Failure of an operation: found here, or reported by another rank.
 
 use super::{Participant, State};
 use crate::agreement::{Disagreement, Summary};
@@ -19,7 +19,7 @@ impl Participant {
         self.state == State::Failing
     }
 
-    /// Ends the operation under way as a failure, here and on all ranks. Tells whether there was one.
+    /// Ends the operation under way as a failure, here and on all ranks. Returns whether there was one.
     ///
     /// A rank that has been released already learns of it, too, since this one takes part in nothing any more.
     pub fn cancel(&mut self) -> bool {
@@ -69,10 +69,10 @@ impl Participant {
         }
     }
 
-    /// The operation cannot be completed any more; all that this rank is connected with are told, its neighbours alone
-    /// while somebody is only held to be silent, and pass it on. Changes nothing if it has failed before.
+    /// The operation cannot be completed any more; all that this rank is connected with are notified, its neighbours
+    /// alone while somebody is only held to be silent, and pass it on. Changes nothing if it has failed before.
     ///
-    /// Nor does a connection that breaks to a rank that may have left in good order: one that has told of a failure
+    /// Nor does a connection that breaks to a rank that may have left in good order: one that has reported a failure
     /// itself, or, once somebody is held to be silent and the barrier is passed, one that this rank does not wait for,
     /// which may have ended its part before.
     pub fn fail(&mut self, failure: Failure) {
@@ -91,30 +91,30 @@ impl Participant {
             let needed = if waited_for == self.place.rank() { self.place.left() } else { waited_for };
             rank != held.failure.failed_rank && rank != needed
         });
-        // Who fails tells why before it goes, and few can have ended their part while this rank is still in the
-        // barrier.
-        (needless && (self.passed_ps.is_some() || self.direct.is_some())) || self.told_by.contains(rank)
+        // A rank that fails reports why before it goes, and few can have ended their part while this rank is still in
+        // the barrier.
+        (needless && (self.passed_ps.is_some() || self.direct.is_some())) || self.reported_by.contains(rank)
     }
 
     /// An operation has failed, as `from` says or as was found here. If it is the next one, everybody else is done with
     /// the current one, or can be: so is this rank, first. But if it is accused, it says at once whom it waits for.
-    pub(super) fn failed(&mut self, from: Option<u32>, operation: u32, told: Failure) {
+    pub(super) fn failed(&mut self, from: Option<u32>, operation: u32, reported: Failure) {
         if let Some(from) = from {
-            self.told_by.insert(from);
+            self.reported_by.insert(from);
         }
         let running = self.state == State::Running;
         let next = running && operation == self.descriptor.operation.wrapping_add(1);
         let waits = matches!(self.state, State::Running | State::Failing);
         let same = operation == self.descriptor.operation;
-        let failure = if waits { verdict::answer(told, self.place, self.waiting_for(), same) } else { told };
+        let failure = if waits { verdict::answer(reported, self.place, self.waiting_for(), same) } else { reported };
         // What was answered is the own view, not the neighbour's.
-        let source = from.filter(|_| failure == told);
+        let source = from.filter(|_| failure == reported);
         match &mut self.failure {
             Some(held) if held.operation == operation || next => {
                 let new = held.take(failure, from, source, self.place);
                 // One that is accused says whom it believes to be silent.
-                if let Some(from) = from.filter(|_| held.answers(&told, self.place)) {
-                    self.untold.insert(from);
+                if let Some(from) = from.filter(|_| held.answers(&reported, self.place)) {
+                    self.unnotified.insert(from);
                 }
                 if !new {
                     return;
@@ -126,25 +126,25 @@ impl Participant {
             failed => *failed = Some(Verdict::new(operation, failure, source)),
         }
         if verdict::is_silence(&failure) {
-            self.untold = self.untold.or(&RankSet::of(self.place.left())).or(&RankSet::of(self.place.right()));
+            self.unnotified = self.unnotified.or(&RankSet::of(self.place.left())).or(&RankSet::of(self.place.right()));
         } else {
             // This rank goes now: whoever may see its connections break must know before why.
-            self.place.for_each_connected(|rank| _ = self.untold.insert(rank));
+            self.place.for_each_connected(|rank| _ = self.unnotified.insert(rank));
         }
         if verdict::is_silence(&failure) && failure.detecting_rank == self.place.rank() {
             // It may be alive, and out of reach on the ring.
-            self.untold.insert(failure.failed_rank);
+            self.unnotified.insert(failure.failed_rank);
         }
-        if let Some(from) = from.filter(|_| failure != told) {
-            self.untold.insert(from);
+        if let Some(from) = from.filter(|_| failure != reported) {
+            self.unnotified.insert(from);
         }
-        self.untold.remove(self.place.rank());
+        self.unnotified.remove(self.place.rank());
         if next {
             return;
         }
         if waits && verdict::is_silence(&failure) {
             if running {
-                // What was told last of the time may be long ago.
+                // The time that was given last may be long past.
                 self.failing_ps = None;
             }
             self.state = State::Failing;

@@ -135,7 +135,7 @@ codes! {
     /// The progress thread reported a cause that is not known.
     UnknownCause = 0x200a, "UNKNOWN_CAUSE", "progress thread reported a cause that is not known";
     /// At the other end of the connection there is not the rank that was meant; the log says what came.
-    /// Firmware never finds that, nor is it told.
+    /// Firmware never finds that, nor is it reported to it.
     #[cfg(not(target_os = "none"))]
     WrongPeer = 0x200b, "WRONG_PEER", "the other end is not the rank that was meant";
 

@@ -1,7 +1,7 @@
 //! Binary trees: heap-shaped and in-order. Both have about log2 P levels; they differ in who is near whom.
 
-/// The heap: children of v are 2v + 1 and 2v + 2. Neighbours by rank are far apart in the tree, so that nearly every
-/// message crosses the fabric when ranks are placed in order.
+/// The heap: children of v are 2v + 1 and 2v + 2. Neighbours by rank are far from each other in the tree, so that
+/// nearly every message crosses the fabric when ranks are placed in order.
 pub(super) mod heap {
     pub(in super::super) fn parent(rank: u32) -> Option<u32> {
         rank.checked_sub(1).map(|before| before / 2)
@@ -69,7 +69,7 @@ mod tests {
             let mut range = (rank, rank + 1);
             for below in (0..2).filter_map(|index| in_order::child(rank, index, ranks)) {
                 let (low, high) = covered(below, ranks);
-                assert!(high == range.0 || low == range.1, "{rank} of {ranks}: {low}..{high} beside {range:?}");
+                assert!(high == range.0 || low == range.1, "{rank} of {ranks}: {low}..{high} next to {range:?}");
                 range = (range.0.min(low), range.1.max(high));
             }
             range

@@ -1,6 +1,6 @@
-//! Barrier by dissemination (Hensgen, Finkel and Manber): in round k each rank tells the one 2^k ahead, with an empty
-//! message, and hears from the one 2^k behind. ⌈log2 P⌉ rounds for any P, after which everybody has heard of everybody:
-//! ⌈log2 P⌉α.
+//! Barrier by dissemination (Hensgen, Finkel and Manber): in round k each rank sends an empty message to the one 2^k
+//! ahead, and receives one from the one 2^k behind. ⌈log2 P⌉ rounds for any P, after which every rank knows that all
+//! have entered: ⌈log2 P⌉α.
 
 use super::blocks::Span;
 use super::plan::{Arrival, Plan, Transfer};

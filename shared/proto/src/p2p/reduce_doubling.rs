@@ -5,7 +5,7 @@
 //! contribution to the next and gets the sum from it in the end, as in MPICH; the others exchange. Two rounds more, and
 //! 2rN bytes.
 //!
-//! Whoever exchanges has the sum of a run of ranks, and its partner that of the run beside it. The lower run is the
+//! Whoever exchanges has the sum of a run of ranks, and its partner that of the run next to it. The lower run is the
 //! left operand on both, so that contributions are combined in the order of ranks, and everybody has the same bits.
 //!
 //! What is sent must not change while it is, so that each round's message has an area of its own, as long as the

@@ -29,7 +29,7 @@ pub(super) struct ReduceTree {
     broadcast: bool,
 }
 
-/// Levels of a binomial tree, and rounds in which everybody hears of everybody: ⌈log2 P⌉.
+/// Levels of a binomial tree, and rounds after which every rank has something of every other: ⌈log2 P⌉.
 pub(super) const fn levels(ranks: u32) -> u32 {
     u32::BITS - (ranks - 1).leading_zeros()
 }

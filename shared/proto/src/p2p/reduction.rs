@@ -4,7 +4,7 @@ use super::blocks::Span;
 use super::layout::Part;
 
 /// Combines two operands, element by element: `to` = `left` ∘ `right`. All three are of the same length; `to` is one of
-/// the operands or apart from both, and never part of the contribution.
+/// the operands or distinct from both, and never part of the contribution.
 ///
 /// Which operand is which, and in which order reductions are made, depends on the algorithm and the number of ranks
 /// alone, never on the order in which messages come: the same contributions give the same bits each time. Where the

@@ -3,7 +3,7 @@
 //!
 //! The ring is the plain one, as in MPICH: every rank takes P - 1 shares from its left neighbour, also those that it
 //! has from the scatter (the same bytes again). Leaving them out would save at most log2 P shares per rank; published
-//! traffic figures are of the plain one. A rank may still be sending them on then, so that who looks for races sees one
+//! traffic figures are of the plain one. A rank may still be sending them on then, so that a race detector reports one
 //! for bytes that do not change.
 
 use super::blocks::Span;

@@ -122,14 +122,14 @@ impl Allgatherv {
         Ok(())
     }
 
-    /// There is something on the shared list. A process without a rank looks when the first enters.
+    /// There is something on the shared list. A process without a rank checks it when the first enters.
     pub(super) fn listed(&self, scope: &mut Scope<'_>) {
         if !self.members.is_empty() {
             scope.actions.push(Action::Claim { context: scope.id });
         }
     }
 
-    /// A block of the shared list is this process's. It looks again until there is none.
+    /// A block of the shared list is this process's. It checks the list again until there is none.
     pub(super) fn claimed(&mut self, announcement: Announcement, scope: &mut Scope<'_>) -> Result<(), Failure> {
         self.serve(announcement, scope)?;
         scope.actions.push(Action::Claim { context: scope.id });
@@ -220,7 +220,7 @@ impl Allgatherv {
         Ok(())
     }
 
-    /// Tells a rank that has called where it finds a block, or has the card copy it.
+    /// Notifies a rank that has called of where it finds a block, or has the card copy it.
     fn offer(&mut self, rank: u32, source: u32, holding: Holding, scope: &mut Scope<'_>) -> Result<(), Failure> {
         let Some(member) = self.members.get(&rank) else { return Ok(()) };
         let to = member.receive[source as usize];

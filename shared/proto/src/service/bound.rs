@@ -1,13 +1,13 @@
 //! A key that a program binds to one region after another, at the service process that has its alias.
 //!
-//! The program binds the key by a work request of its own, and tells number and region. The process makes nothing for
-//! it: the alias is there. It lets go of a binding only when nothing can go by the alias any more, since what is late
-//! would reach the next region:
+//! The program binds the key by a work request of its own, and announces number and region. The process makes nothing
+//! for it: the alias is there. It lets go of a binding only when nothing can go by the alias any more, since what is
+//! late would reach the next region:
 //!
 //! - Transfers of its own, and calls of Alltoallv and Allgatherv that name the region, it knows.
 //!   [`Action::Complete`](super::Action::Complete) says that peers have read, too. It waits for their ends.
-//! - What ranks of staged collectives have from other processes is told by flags in the rank's own memory alone. So the
-//!   program says whether all of its calls have ended well ([`Body::KeyRevoke`](super::wire::Body::KeyRevoke)).
+//! - What ranks of staged collectives have from other processes is known from flags in the rank's own memory alone. So
+//!   the program says whether all of its calls have ended well ([`Body::KeyRevoke`](super::wire::Body::KeyRevoke)).
 //! - A call that has failed leaves Reads of peers behind that nobody counts. Then the alias is destroyed, so that they
 //!   fail, and another one takes its place.
 
@@ -129,7 +129,7 @@ mod tests {
         let mut key = BoundKey::new();
         assert_eq!((key.binding(), key.bind(0)), (None, Err(KeyRefusal::Generation { known: 0 })));
         assert_eq!((key.bind(1), key.binding()), (Ok(()), Some(1)));
-        assert_eq!(key.bind(1), Err(KeyRefusal::Generation { known: 1 }), "told twice");
+        assert_eq!(key.bind(1), Err(KeyRefusal::Generation { known: 1 }), "bound twice");
         assert_eq!(key.bind(2), Err(KeyRefusal::Bound { generation: 1 }));
         assert_eq!(key.revoke(1, true, true), LettingGo::Waits);
         assert_eq!(key.binding(), None, "calls name it no more");

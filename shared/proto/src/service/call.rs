@@ -45,8 +45,8 @@ pub enum CallError {
     },
     /// Elements with gaps between them.
     #[error(
-        "elements of {size_bytes} bytes lie {extent_bytes} bytes apart: pack them, service processes read contiguous \
-         blocks"
+        "elements of {size_bytes} bytes are placed every {extent_bytes} bytes: pack them, service processes read \
+         contiguous blocks"
     )]
     Extent {
         /// Bytes of data in an element.
@@ -55,7 +55,7 @@ pub enum CallError {
         extent_bytes: u64,
     },
     /// A block that ends beyond the address space.
-    #[error("the block of rank {rank} ends beyond 2^64: look at its count and displacement")]
+    #[error("the block of rank {rank} ends beyond 2^64: check its count and displacement")]
     TooLarge {
         /// Whose block it is.
         rank: u32,

@@ -26,7 +26,7 @@ pub struct Connections<P: Ord> {
     own: P,
     limit: u32,
     peers: BTreeMap<P, Peer>,
-    /// Counted up with each use, to tell which is older.
+    /// Counted up with each use, to know which is older.
     time: u64,
     counts: Counts,
 }
@@ -62,7 +62,7 @@ enum State {
     /// It is to end: whether this side has said so, and the other.
     Ending {
         said: bool,
-        heard: bool,
+        received: bool,
     },
 }
 
@@ -220,7 +220,7 @@ impl<P: Copy + Ord> Connections<P> {
     }
 
     /// The peer has set up a connection: how many can go now. The acceptance itself holds the connection too, until it
-    /// is told to the peer; then [`Connections::release`].
+    /// is sent to the peer; then [`Connections::release`].
     ///
     /// # Errors
     /// The own set-up has precedence, there is no room, or there is a connection. The peer's set-up is to be refused,
@@ -238,7 +238,7 @@ impl<P: Copy + Ord> Connections<P> {
             None | Some(State::Wanted) => {}
             Some(State::Connecting) if is_first => return Err(ConnectionError::Crossing),
             Some(State::Connecting) => actions.push(ConnectionAction::Cancel(peer)),
-            // It has ended the old one, since it has heard this side's goodbye; its own is still on the way.
+            // It has ended the old one, since it has received this side's goodbye; its own is still on the way.
             Some(State::Ending { said: true, .. }) => actions.push(ConnectionAction::Close(peer)),
             Some(State::Ready | State::Ending { said: false, .. }) => return Err(ConnectionError::Twice),
         }
@@ -259,8 +259,8 @@ impl<P: Copy + Ord> Connections<P> {
     /// The peer sends nothing more.
     pub fn goodbye(&mut self, peer: P, actions: &mut Vec<ConnectionAction<P>>) {
         match self.peers.get_mut(&peer).map(|entry| &mut entry.state) {
-            Some(state @ State::Ready) => *state = State::Ending { said: false, heard: true },
-            Some(State::Ending { heard: heard @ false, .. }) => *heard = true,
+            Some(state @ State::Ready) => *state = State::Ending { said: false, received: true },
+            Some(State::Ending { received: received @ false, .. }) => *received = true,
             _ => {
                 self.counts.ignored += 1;
                 return;
@@ -283,12 +283,12 @@ impl<P: Copy + Ord> Connections<P> {
     /// Says goodbye once nothing holds a connection that is to end, and frees it once the peer has said so too.
     fn end(&mut self, peer: P, actions: &mut Vec<ConnectionAction<P>>) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
-        let State::Ending { said, heard } = &mut entry.state else { return };
+        let State::Ending { said, received } = &mut entry.state else { return };
         if entry.users == 0 && !*said {
             *said = true;
             actions.push(ConnectionAction::Goodbye(peer));
         }
-        if !(*said && *heard) {
+        if !(*said && *received) {
             return;
         }
         actions.push(ConnectionAction::Close(peer));
@@ -320,7 +320,7 @@ impl<P: Copy + Ord> Connections<P> {
     fn evict(&mut self, side: Side, actions: &mut Vec<ConnectionAction<P>>) -> bool {
         let ready = self.peers.iter_mut().filter(|(_, entry)| entry.state == State::Ready && entry.side == side);
         let Some((&peer, entry)) = ready.min_by_key(|(_, entry)| (entry.users > 0, entry.last)) else { return false };
-        entry.state = State::Ending { said: false, heard: false };
+        entry.state = State::Ending { said: false, received: false };
         self.counts.evictions += 1;
         self.end(peer, actions);
         true
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_and_losses_are_told() {
+    fn limits_and_losses_are_reported() {
         let (mut cache, mut actions) = with(1, &[1]);
         assert_eq!(cache.acquire(1, &mut actions), Ok(Access::Ready));
         assert_eq!(cache.acquire(2, &mut actions), Ok(Access::Later));

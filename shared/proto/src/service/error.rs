@@ -45,7 +45,7 @@ pub enum Cause {
     #[error("has died: make a new communicator without it")]
     Died,
     /// A Read from or into the failed rank's memory failed. The code is that of the completion.
-    #[error("has memory that a Read failed on ({}, completion code {code}): look at its memory keys and its network", of_completion(*.0), code = .0)]
+    #[error("has memory that a Read failed on ({}, completion code {code}): check its memory keys and its network", of_completion(*.0), code = .0)]
     Read(u16),
     /// The failed rank sends another number of bytes than the detecting rank has room for.
     #[error(
@@ -189,7 +189,7 @@ mod tests {
     use crate::service::StagedCause;
 
     #[test]
-    fn codes_of_completions_are_told_in_words() {
+    fn codes_of_completions_are_given_in_words() {
         for text in [Cause::Read(12).to_string(), StagedCause::Transfer(12).to_string()] {
             assert!(text.contains("(retries exceeded, completion code 12)"), "{text}");
         }

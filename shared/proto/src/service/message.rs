@@ -49,8 +49,8 @@ pub enum Call {
 /// Who copies a block of an Allgatherv from the rank of a host that has it to the host's other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LocalCopies {
-    /// Each rank for itself, once it is told where the block lies. A rank that computes does not copy, so that it has
-    /// to call its library now and then.
+    /// Each rank for itself, once it is notified of where the block lies. A rank that computes does not copy, so that
+    /// it has to call its library now and then.
     Host,
     /// The card, by a Read that the service process of the receiving rank posts. No rank does anything between call and
     /// flag. Each copy goes over the PCIe link of the host twice, out and in.
@@ -129,7 +129,7 @@ pub enum Message {
         copies: LocalCopies,
     },
     /// Allgatherv: a block has been put on the shared list of the host. Without this a process whose rank has entered
-    /// since it passed the block on would not look again, and the block would wait for another rank although one is
+    /// since it passed the block on would not check again, and the block would wait for another rank although one is
     /// ready.
     Listed,
     /// The data of `source` has been read.
@@ -238,8 +238,8 @@ pub enum Event {
         /// The entry.
         announcement: Option<Announcement>,
     },
-    /// A local rank has copied the block of `source` as [`Action::Notify`] told it. A copy from a rank that has taken
-    /// its memory back must fail on the host; the rank says nothing then, and is told of the failure.
+    /// A local rank has copied the block of `source` as [`Action::Notify`] instructed it. A copy from a rank that has
+    /// taken its memory back must fail on the host; the rank says nothing then, and is notified of the failure.
     Copied {
         /// Of which collective.
         context: ContextId,
@@ -248,7 +248,7 @@ pub enum Event {
         /// Whose block.
         source: u32,
     },
-    /// A rank of a group has died. Its own process is told of it by its connection; it tells the others.
+    /// A rank of a group has died. Its own process knows it from its connection, and notifies the others.
     RankDied {
         /// Of which group.
         group: u32,
@@ -302,7 +302,7 @@ pub enum Action {
         /// Which collective.
         context: ContextId,
     },
-    /// Tell a local rank where to copy a block from (LOCAL-DATA); it answers by [`Event::Copied`].
+    /// Notify a local rank of where to copy a block from (LOCAL-DATA); it answers by [`Event::Copied`].
     Notify {
         /// Whom.
         rank: u32,
@@ -315,7 +315,7 @@ pub enum Action {
         /// Where it lies.
         region: Region,
     },
-    /// Tell a local rank that its part is over: everything is in its buffer, nobody reads from it any more (OP-DONE).
+    /// Notify a local rank that its part is over: everything is in its buffer, nobody reads from it any more (OP-DONE).
     /// Once per rank and collective.
     Complete {
         /// Whom.
@@ -323,7 +323,7 @@ pub enum Action {
         /// Which collective.
         context: ContextId,
     },
-    /// Tell a local rank that the collective has failed (OP-DONE). No Read of this process goes into its buffers any
+    /// Notify a local rank that the collective has failed (OP-DONE). No Read of this process goes into its buffers any
     /// more. Others may still read from them: the rank must invalidate its memory keys before it uses them again.
     Fail {
         /// Whom.

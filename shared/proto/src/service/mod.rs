@@ -2,7 +2,7 @@
 //! ranks of their host.
 //!
 //! [`Topology`] says who serves whom. [`ServiceProcess`] takes calls, messages and completions, and says what is to be
-//! sent, read and told; it has Ialltoallv and Allgatherv of several groups beside each other. [`SharedList`] is what
+//! sent, read and announced; it has Ialltoallv and Allgatherv of several groups concurrently. [`SharedList`] is what
 //! the processes of one card share.
 //!
 //! [`StagedProcess`] has Ibcast and Iallgather of one group that go through memory of the card, for cards without alias

@@ -1,4 +1,4 @@
-//! Service process: the collectives of several groups beside each other, as a state machine without IO.
+//! Service process: the collectives of several groups at once, as a state machine without IO.
 //!
 //! A Read that fails is reported first to the process of the rank whose memory is at fault. That process knows whether
 //! the collective had failed before; then the Read is a consequence and not the cause.
@@ -70,7 +70,7 @@ struct Context {
     failure: Option<Failure>,
     /// Served ranks that have called it.
     entered: BTreeSet<u32>,
-    /// Served ranks that have been told that it is over.
+    /// Served ranks that have been notified that it is over.
     over: BTreeSet<u32>,
 }
 
@@ -256,7 +256,7 @@ impl ServiceProcess {
                         State::Allgatherv(state) if state.copies() == LocalCopies::Host => {
                             state.copied(rank, source, scope);
                         }
-                        // Nobody has told the rank to copy.
+                        // Nothing has instructed the rank to copy.
                         _ => scope.ignored.foreign += 1,
                     }
                     Ok(())
@@ -319,7 +319,7 @@ impl ServiceProcess {
             return Ok(());
         };
         if let Message::Failed(Failure { failed_rank, cause: Cause::Died }) = message {
-            // Everybody who sees a death tells everybody: it comes several times.
+            // Every process that detects a death notifies all others: the message comes several times.
             return self.die(id.group, failed_rank, false, actions);
         }
         if group.broken.is_some() {
@@ -436,8 +436,8 @@ impl ServiceProcess {
         }
     }
 
-    /// A collective has failed; `tells`: found here, so that the other processes have to learn of it.
-    fn fail(&mut self, id: ContextId, failure: Failure, tells: bool, actions: &mut Vec<Action>) {
+    /// A collective has failed; `announces`: found here, so that the other processes have to learn of it.
+    fn fail(&mut self, id: ContextId, failure: Failure, announces: bool, actions: &mut Vec<Action>) {
         let Some(group) = self.groups.get_mut(&id.group) else { return };
         let Some(context) = group.contexts.get_mut(&id.collective).filter(|context| context.failure.is_none()) else {
             return;
@@ -445,7 +445,7 @@ impl ServiceProcess {
         (context.failure, context.state) = (Some(failure), None);
         self.reads.cancel(|other| other == id);
         actions.push(Action::Abandon { context: id });
-        if tells {
+        if announces {
             let message = Message::Failed(failure);
             let others = (0..group.topology.processes()).filter(|to| *to != group.own);
             actions.extend(others.map(|to| Action::Send { to, context: id, message }));
@@ -458,7 +458,7 @@ impl ServiceProcess {
         &mut self,
         number: u32,
         failed_rank: FailedParty,
-        tells: bool,
+        announces: bool,
         actions: &mut Vec<Action>,
     ) -> Result<(), Refusal> {
         let group = self.groups.get_mut(&number).ok_or(Refusal::NoGroup { group: number })?;
@@ -476,7 +476,7 @@ impl ServiceProcess {
         }
         let failure = Failure { failed_rank, cause: Cause::Died };
         group.broken = Some(failure);
-        if tells {
+        if announces {
             let context = ContextId { group: number, collective: group.oldest };
             let dead = if let FailedParty::Process(process) = failed_rank { Some(process) } else { None };
             let others = (0..group.topology.processes()).filter(|to| *to != group.own && Some(*to) != dead);
@@ -489,7 +489,7 @@ impl ServiceProcess {
         Ok(())
     }
 
-    /// Tells ranks of a failure once no Read goes into their buffers, and forgets a collective that is over for all
+    /// Notifies ranks of a failure once no Read goes into their buffers, and forgets a collective that is over for all
     /// served ranks.
     fn settle(&mut self, id: ContextId, actions: &mut Vec<Action>) {
         let Some(group) = self.groups.get_mut(&id.group) else { return };

@@ -15,7 +15,7 @@ pub(super) struct Scope<'a> {
     pub(super) id: ContextId,
     pub(super) reads: &'a mut Reads,
     pub(super) ignored: &'a mut Ignored,
-    /// Ranks that have been told that it is over.
+    /// Ranks that have been notified that it is over.
     pub(super) over: &'a mut BTreeSet<u32>,
     pub(super) actions: &'a mut Vec<Action>,
 }

@@ -364,7 +364,7 @@ impl StagedProcess {
     }
 
     /// Ends everything: buffers of all collectives under way are lost.
-    fn fail(&mut self, failure: StagedFailure, tells: bool, actions: &mut Vec<StagedAction>) {
+    fn fail(&mut self, failure: StagedFailure, announces: bool, actions: &mut Vec<StagedAction>) {
         if self.failed.is_some() {
             self.ignored.duplicates += 1;
             return;
@@ -373,7 +373,7 @@ impl StagedProcess {
         self.waiting.clear();
         self.offers.clear();
         self.run = None;
-        if tells {
+        if announces {
             let dead = if let FailedParty::Process(process) = failure.failed_rank { Some(process) } else { None };
             for to in (0..self.topology.processes()).filter(|to| *to != self.own && Some(*to) != dead) {
                 let message = StagedMessage::Failed(failure);
@@ -628,7 +628,7 @@ impl StagedProcess {
                 let runs: Vec<_> = if run.segments == 1 {
                     runs(&self.topology, self.own)
                 } else {
-                    // A part of each block: they lie apart in the receive buffer.
+                    // A part of each block: they are not contiguous in the receive buffer.
                     self.topology.served_by(self.own).map(|rank| rank..rank + 1).collect()
                 };
                 for target in targets(&self.topology, self.own, delivery) {

@@ -187,7 +187,7 @@ pub fn writers(topology: &Topology, between: Between, descriptor: &Descriptor, r
     }
 }
 
-/// The rank whose flags and segment a rank looks at: itself, or with hierarchical delivery the first of its host.
+/// The rank whose flags and segment a rank reads: itself, or with hierarchical delivery the first of its host.
 #[must_use]
 pub fn looks_at(topology: &Topology, delivery: Delivery, rank: u32) -> u32 {
     let first = topology.host_of(rank).and_then(|host| topology.ranks_of(host).first().copied());
@@ -283,7 +283,7 @@ mod tests {
     fn all_writers_must_have_written_the_generation() {
         assert!(!is_over(0..2, &[0, 0], 0) && !is_over(0..2, &[1, 0], 0) && is_over(0..2, &[1, 1], 0));
         assert!(!is_over(0..2, &[2, 1], 1) && !is_over(0..3, &[2, 2], 1));
-        // Who looks late finds the flags of later ones, also where their numbers begin anew.
+        // A rank that reads late finds the flags of later ones, also where their numbers begin anew.
         assert!(is_over(0..2, &[3, 2], 1) && is_over(0..1, &[1], u32::MAX) && !is_over(0..1, &[flag(u32::MAX)], 0));
         let flat = Descriptor { collective: Collective::Broadcast { root: 0 }, delivery: Delivery::Flat, bytes: 1 };
         let hierarchical = Descriptor { delivery: Delivery::Hierarchical, ..flat };

@@ -199,7 +199,8 @@ impl Topology {
         if process + 1 < all.end { process + 1 } else { all.start.min(process) }
     }
 
-    /// The service process of `host` that is told first of a remote rank's block; none for a rank of the host itself.
+    /// The service process of `host` that is notified first of a remote rank's block; none for a rank of the host
+    /// itself.
     ///
     /// The blocks of remote ranks are dealt to the ranks of the host in turn, and a block goes to the service process
     /// of the rank that it is dealt to. So a process gets blocks in proportion to its ranks, and while all ranks of a
@@ -215,8 +216,8 @@ impl Topology {
         self.process_of(local[before % local.len()])
     }
 
-    /// The hosts that a rank's block goes to, in the order in which they are told: a ring of all service processes, cut
-    /// into one segment per host; of each segment, beginning behind the own one, one process is told.
+    /// The hosts that a rank's block goes to, in the order in which they are notified: a ring of all service processes,
+    /// cut into one segment per host; of each segment, beginning behind the own one, one process is notified.
     pub fn segments(&self, source: u32) -> impl Iterator<Item = u32> + '_ {
         let home = self.host_of(source);
         let hosts = self.hosts();
@@ -317,10 +318,10 @@ mod tests {
                 }
             }
             for rank in 0..topology.ranks() {
-                let mut told: Vec<u32> = topology.segments(rank).collect();
-                told.sort_unstable();
+                let mut notified: Vec<u32> = topology.segments(rank).collect();
+                notified.sort_unstable();
                 let others: Vec<u32> = (0..topology.hosts()).filter(|host| topology.host_of(rank) != Some(*host)).collect();
-                prop_assert_eq!(told, others);
+                prop_assert_eq!(notified, others);
             }
         }
     }

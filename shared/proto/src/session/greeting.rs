@@ -2,7 +2,7 @@
 //! meeting.
 //!
 //! A card delivers whatever comes to the number of a queue pair. The number may be of somebody else, or have been used
-//! by a former job. So each side draws a nonce when it makes its queue pairs, and tells it beside their numbers where
+//! by a former job. So each side draws a nonce when it makes its queue pairs, and announces it with their numbers where
 //! sides meet. The nonces of two sides, which are never sent again, are together the key of the tag in a greeting. So
 //! there is a key for each pair of sides and for each start of them.
 //!
@@ -102,7 +102,7 @@ pub enum Stranger {
         to: Party,
     },
     /// It does not know the nonces and queue pairs of both sides.
-    #[error("it is of another start, or its queue pairs are not those that were told")]
+    #[error("it is of another start, or its queue pairs are not those that were announced")]
     Unknown,
 }
 
@@ -137,7 +137,7 @@ pub struct Greeting {
     pub scope: u64,
     /// This side.
     pub own: Side,
-    /// The other side, as it told of itself.
+    /// The other side, as it announced itself.
     pub peer: Side,
 }
 
@@ -230,14 +230,14 @@ impl Greeting {
 pub struct Acquaintance {
     greeting: Greeting,
     said: bool,
-    heard: bool,
+    received: bool,
 }
 
 impl Acquaintance {
     /// Before any.
     #[must_use]
     pub const fn new(greeting: Greeting) -> Self {
-        Self { greeting, said: false, heard: false }
+        Self { greeting, said: false, received: false }
     }
 
     /// What is to be sent before anything else; none if it has been asked for before.
@@ -249,7 +249,7 @@ impl Acquaintance {
     /// Whether both greetings are out: this side's is said, and the other's has come.
     #[must_use]
     pub const fn is_over(&self) -> bool {
-        self.said && self.heard
+        self.said && self.received
     }
 
     /// Takes a message of the other side. Whether it is its greeting, with which nothing else is to be done.
@@ -257,11 +257,11 @@ impl Acquaintance {
     /// # Errors
     /// Its first message shows that somebody else is there.
     pub fn hear(&mut self, message: &[u8], hash: &impl KeyedHash) -> Result<bool, Stranger> {
-        if self.heard {
+        if self.received {
             return Ok(false);
         }
         self.greeting.check(message, hash)?;
-        self.heard = true;
+        self.received = true;
         Ok(true)
     }
 }
@@ -270,7 +270,7 @@ impl Acquaintance {
 mod tests {
     use super::*;
 
-    /// No hash that anybody should use: it only has to tell its inputs apart.
+    /// No hash that anybody should use: it only has to distinguish its inputs.
     fn hash(secret: &Secret, message: &[u8]) -> [u8; TAG_BYTES] {
         let mut words = [0x9E37_79B9_7F4A_7C15u64, 2, 3, 4];
         for (at, byte) in secret.bytes().iter().chain(message).enumerate() {

@@ -47,7 +47,7 @@ pub fn keyed_hash(secret: &Secret, message: &[u8]) -> [u8; TAG_BYTES] {
     hmac_sha256::HMAC::mac(message, secret.bytes())
 }
 
-/// Whether two tags are the same, in a time that does not tell where they differ.
+/// Whether two tags are the same, in a time that does not show where they differ.
 pub(crate) fn is_same(a: &[u8; TAG_BYTES], b: &[u8; TAG_BYTES]) -> bool {
     let difference = a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b));
     core::hint::black_box(difference) == 0

@@ -1,5 +1,5 @@
 //! State machine of an aggregator: one shard of one sparse AllReduce. A [`Summation`], whose size does not depend on
-//! the number of workers, and beside it what does: one bit for each worker that says whether its message has come, as
+//! the number of workers, and with it what does: one bit for each worker that says whether its message has come, as
 //! fixed room for [`MAX_RANKS`](crate::MAX_RANKS).
 
 use thiserror::Error;
@@ -13,10 +13,10 @@ use crate::ranks::RankSet;
 pub enum Order {
     /// As they come. Sums of floating-point numbers depend on it in their last bits.
     Arrival,
-    /// By rank: the same bits from the same arrays. A message waits in its receive spot until those of all lower ranks
-    /// have been added. That takes no spot more, but the 32-bit immediates of the waiting messages are kept as well,
+    /// By rank: the same bits from the same arrays. A message waits in its receive slot until those of all lower ranks
+    /// have been added. That takes no slot more, but the 32-bit immediates of the waiting messages are kept as well,
     /// and up to n - 1 messages are added after the last has come, where it is one otherwise. Over datagrams, receive
-    /// spots are needed for this alone.
+    /// slots are needed for this alone.
     Rank,
 }
 
@@ -26,7 +26,7 @@ pub struct AggregatorLimits {
     /// From one answer until all messages of the next iteration are there, in picoseconds, and from the beginning to
     /// the first. It covers the longest scan of a shard, and all tries of a worker.
     pub iteration_ps: u64,
-    /// From the last answer, or the last time that it was asked for again, until the transmit spots are given up, in
+    /// From the last answer, or the last time that it was asked for again, until the transmit slots are given up, in
     /// picoseconds. A worker that has lost the answer asks within this time: all tries of a worker fit in it.
     pub linger_ps: u64,
 }
@@ -36,15 +36,15 @@ pub struct AggregatorLimits {
 pub enum Received {
     /// Carry the additions out, and send the answer to all workers if there is one.
     Added(Added),
-    /// Keep the message in its receive spot: lower ranks come first. [`Aggregator::next_rank`] says when it is its
+    /// Keep the message in its receive slot: lower ranks come first. [`Aggregator::next_rank`] says when it is its
     /// turn.
     Held,
-    /// It had come before, and its iteration is not complete. Tell its worker that this rank is waited for.
+    /// It had come before, and its iteration is not complete. Notify its worker that this rank is waited for.
     Waiting {
         /// The lowest rank whose message has not come, or the one to be added if all have.
         for_rank: u32,
     },
-    /// It had come before and was answered: send the answer again, to its worker alone, from the transmit spot.
+    /// It had come before and was answered: send the answer again, to its worker alone, from the transmit slot.
     Again(Answer),
     /// An old one, whose worker has the answer. Nothing is to be done.
     Old,
@@ -53,7 +53,7 @@ pub enum Received {
 /// A worker whose message cannot be waited for any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[error(
-    "worker {rank} is lost in iteration {iteration}: nothing has come in time, or its connection has ended; look at \
+    "worker {rank} is lost in iteration {iteration}: nothing has come in time, or its connection has ended; check \
      its process and its network, or raise the limit"
 )]
 pub struct LostWorker {
@@ -109,7 +109,7 @@ pub enum AggregatorError {
     Failed {
         /// Whose message.
         rank: u32,
-        /// Why it failed. Tell the worker.
+        /// Why it failed. Report it to the worker.
         failure: LostWorker,
     },
     /// What it holds cannot be.
@@ -250,7 +250,7 @@ impl Aggregator {
         (self.order == Order::Rank && self.failed.is_none() && self.arrived.contains(self.added)).then_some(self.added)
     }
 
-    /// Adds the message that waits in the receive spot of the rank whose turn it is.
+    /// Adds the message that waits in the receive slot of the rank whose turn it is.
     ///
     /// # Errors
     /// It is not its turn, or its content has changed since it came.
@@ -284,7 +284,7 @@ impl Aggregator {
         Some(self.since_ps.saturating_add(self.limits.iteration_ps))
     }
 
-    /// The connection to a worker has ended, or it says that it has failed. Tell all other workers, as after
+    /// The connection to a worker has ended, or it says that it has failed. Notify all other workers, as after
     /// [`Aggregator::poll`]; nobody if nothing is awaited any more, or somebody was lost before.
     pub fn lose(&mut self, rank: u32) -> Option<LostWorker> {
         if rank >= self.workers || self.deadline_ps().is_none() {
@@ -294,8 +294,8 @@ impl Aggregator {
         self.failed
     }
 
-    /// A worker that has been silent for too long, once; the operation has failed then. Tell all other workers, now and
-    /// whenever a message of one is refused because of it.
+    /// A worker that has been silent for too long, once; the operation has failed then. Notify all other workers, now
+    /// and whenever a message of one is refused because of it.
     pub fn poll(&mut self, now_ps: u64) -> Option<LostWorker> {
         if self.deadline_ps().is_none_or(|deadline_ps| now_ps < deadline_ps) {
             return None;
@@ -315,7 +315,7 @@ impl Aggregator {
         self.summation.is_complete()
     }
 
-    /// When nobody asks for the last answer again, so that the transmit spots may be used for something else; none
+    /// When nobody asks for the last answer again, so that the transmit slots may be used for something else; none
     /// before it is given. (A worker that begins the next operation has the answer as well.)
     #[must_use]
     pub const fn free_ps(&self) -> Option<u64> {

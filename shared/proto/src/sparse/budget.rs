@@ -1,18 +1,18 @@
-//! Cache that aggregators need: how many workers keep all spots of all shards in it.
+//! Cache that aggregators need: how many workers keep all slots of all shards in it.
 
 use thiserror::Error;
 
 use super::parameters::{MAX_BLOCKS_PER_MESSAGE, Parameters};
 
-/// Transmit spots of a shard, beside a receive spot for each worker.
-const TRANSMIT_SPOTS: u64 = 2;
+/// Transmit slots of a shard, in addition to a receive slot for each worker.
+const TRANSMIT_SLOTS: u64 = 2;
 
 /// A last-level cache and what is to stay in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CacheBudget {
     /// Bytes of the cache.
     pub cache_bytes: u64,
-    /// Shards that are summed beside each other: threads times coroutines.
+    /// Shards that are summed concurrently: threads times coroutines.
     pub instances: u32,
 }
 
@@ -44,34 +44,34 @@ impl CacheBudget {
     /// Most workers by the published formula, which counts blocks alone: ⌊cache / (instances · d · b)⌋ - 2.
     #[must_use]
     pub const fn most_workers_published(self, parameters: Parameters) -> u64 {
-        let spot = parameters.blocks_per_message() as u64 * parameters.block_bytes() as u64;
-        self.most_workers_of(spot)
+        let slot_bytes = parameters.blocks_per_message() as u64 * parameters.block_bytes() as u64;
+        self.most_workers_of(slot_bytes)
     }
 
-    /// Most workers, with the indices of each spot counted.
+    /// Most workers, with the indices of each slot counted.
     #[must_use]
     pub const fn most_workers(self, parameters: Parameters) -> u64 {
         self.most_workers_of(parameters.spot_bytes() as u64)
     }
 
-    const fn most_workers_of(self, spot: u64) -> u64 {
+    const fn most_workers_of(self, slot_bytes: u64) -> u64 {
         let instances = if self.instances == 0 { 1 } else { self.instances as u64 };
-        (self.cache_bytes / (instances * spot)).saturating_sub(TRANSMIT_SPOTS)
+        (self.cache_bytes / (instances * slot_bytes)).saturating_sub(TRANSMIT_SLOTS)
     }
 
-    /// Checks that the spots of all instances fit, indices included.
+    /// Checks that the slots of all instances fit, indices included.
     ///
     /// # Errors
-    /// They do not; tells what would.
+    /// They do not; the error states what would.
     pub const fn check(self, parameters: Parameters) -> Result<(), BudgetError> {
         let one = parameters.aggregator_bytes();
         let bytes = one * self.instances as u64;
         if bytes <= self.cache_bytes {
             return Ok(());
         }
-        let spots = (parameters.workers() as u64 + TRANSMIT_SPOTS) * self.instances as u64;
+        let slots = (parameters.workers() as u64 + TRANSMIT_SLOTS) * self.instances as u64;
         let block = parameters.spot_bytes() / parameters.blocks_per_message();
-        let fitting_blocks = self.cache_bytes / (spots * block as u64);
+        let fitting_blocks = self.cache_bytes / (slots * block as u64);
         Err(BudgetError {
             workers: parameters.workers(),
             instances: self.instances,

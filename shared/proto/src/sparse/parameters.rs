@@ -71,7 +71,8 @@ pub enum ParameterError {
     },
     /// A shard with more blocks than indices.
     #[error(
-        "{blocks} blocks in one shard, but an index tells at most {MAX_BLOCKS} apart: use larger blocks or more shards"
+        "{blocks} blocks in one shard, but an index distinguishes at most {MAX_BLOCKS}: use larger blocks or more \
+         shards"
     )]
     Blocks {
         /// What was given.
@@ -152,14 +153,14 @@ impl Parameters {
         (if blocks < most { blocks } else { most }) * self.block_bytes + self.index_bytes()
     }
 
-    /// Bytes of a receive or transmit spot: the longest message.
+    /// Bytes of a receive or transmit slot: the longest message.
     #[must_use]
     pub const fn spot_bytes(self) -> u32 {
         self.message_bytes(self.blocks_per_message)
     }
 
-    /// Bytes of the memory in which an aggregator keeps one shard: a receive spot for each worker, and two transmit
-    /// spots.
+    /// Bytes of the memory in which an aggregator keeps one shard: a receive slot for each worker, and two transmit
+    /// slots.
     #[must_use]
     pub const fn aggregator_bytes(self) -> u64 {
         (self.workers as u64 + 2) * self.spot_bytes() as u64
@@ -174,7 +175,7 @@ impl Parameters {
     /// Checks that the longest message fits a datagram behind a header.
     ///
     /// # Errors
-    /// It does not; tells how many blocks would fit.
+    /// It does not; the error states how many blocks would fit.
     pub const fn check_datagram(self, header_bytes: u32, most: u32) -> Result<(), ParameterError> {
         let bytes = self.spot_bytes() + header_bytes;
         if bytes <= most {

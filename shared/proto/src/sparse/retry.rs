@@ -28,14 +28,14 @@ pub enum Due {
 pub enum Silent {
     /// The aggregator.
     #[error(
-        "the aggregator has not said anything to {tries} tries: look at its process and the network, or raise the limit"
+        "the aggregator has not said anything to {tries} tries: check its process and the network, or raise the limit"
     )]
     Aggregator {
         /// Tries that were made.
         tries: u32,
     },
-    /// A worker, as far as the aggregator has told; none if it has not.
-    #[error("no answer in time, and the aggregator waits for worker {}: look at its process and its network, or raise \
+    /// A worker, as far as the aggregator has reported one; none if it has not.
+    #[error("no answer in time, and the aggregator waits for worker {}: check its process and its network, or raise \
         the limit", RankOr(*.rank))]
     Worker {
         /// Its rank.
@@ -49,7 +49,7 @@ impl core::fmt::Display for RankOr {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self.0 {
             Some(rank) => rank.fmt(f),
-            None => f.write_str("(not told)"),
+            None => f.write_str("(not reported)"),
         }
     }
 }
@@ -126,14 +126,14 @@ mod tests {
 
     const LIMITS: RetryLimits = RetryLimits { repeat_ps: 10, tries: 3, answer_ps: 100 };
 
-    /// What is due at each time until `end_ps`; a worker that is told of at `told_ps`.
-    fn run(limits: RetryLimits, told_ps: &[u64], end_ps: u64) -> Vec<(u64, Due)> {
+    /// What is due at each time until `end_ps`; a worker that is reported at `reported_ps`.
+    fn run(limits: RetryLimits, reported_ps: &[u64], end_ps: u64) -> Vec<(u64, Due)> {
         let mut retry = Retry::new(limits);
         assert_eq!((retry.poll(0), retry.deadline_ps()), (None, None));
         retry.sent(0);
         let mut all = Vec::new();
         for at_ps in 0..end_ps {
-            if told_ps.contains(&at_ps) {
+            if reported_ps.contains(&at_ps) {
                 retry.waiting(7);
             }
             let deadline_ps = retry.deadline_ps();
@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn a_worker_that_is_waited_for_is_named_after_the_bound() {
-        let told: Vec<u64> = (5..1000).step_by(10).collect();
-        let all = run(LIMITS, &told, 1000);
+        let reported: Vec<u64> = (5..1000).step_by(10).collect();
+        let all = run(LIMITS, &reported, 1000);
         assert_eq!(all.len(), 10);
         assert!(all[..9].iter().all(|(_, due)| *due == Due::Repeat));
         assert_eq!(all[9], (100, Due::Failed(Silent::Worker { rank: Some(7) })));

@@ -7,16 +7,16 @@ use super::displacement::{Displacement, DisplacementError, lowest};
 use super::parameters::{MAX_BLOCKS, ParameterError, Parameters};
 use super::votes::{Votes, VotesError};
 
-/// The numeric part, which the caller has: blocks of a message are added to those of a transmit spot.
+/// The numeric part, which the caller has: blocks of a message are added to those of a transmit slot.
 pub trait PartialSums {
-    /// Overwrites block `place` of the transmit spot with packed block `packed` of the message.
-    fn copy(&mut self, spot: u32, place: u32, packed: u32);
+    /// Overwrites block `place` of the transmit slot with packed block `packed` of the message.
+    fn copy(&mut self, slot: u32, place: u32, packed: u32);
 
-    /// Adds packed block `packed` of the message to block `place` of the transmit spot.
-    fn add(&mut self, spot: u32, place: u32, packed: u32);
+    /// Adds packed block `packed` of the message to block `place` of the transmit slot.
+    fn add(&mut self, slot: u32, place: u32, packed: u32);
 
-    /// Fills block `place` of the transmit spot with zeros.
-    fn clear(&mut self, spot: u32, place: u32);
+    /// Fills block `place` of the transmit slot with zeros.
+    fn clear(&mut self, slot: u32, place: u32);
 }
 
 /// A message of a worker, without the blocks themselves.
@@ -30,13 +30,13 @@ pub struct Incoming {
     pub votes: Votes,
 }
 
-/// What one message does to a transmit spot. Bit j is block j of the spot; the blocks of the message follow one another
+/// What one message does to a transmit slot. Bit j is block j of the slot; the blocks of the message follow one another
 /// in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Additions {
-    /// The transmit spot, 0 or 1.
-    pub spot: u32,
-    /// Blocks of which this message is the first to have one: they are copied, over what the spot held before.
+    /// The transmit slot, 0 or 1.
+    pub slot: u32,
+    /// Blocks of which this message is the first to have one: they are copied, over what the slot held before.
     pub copied: u32,
     /// Blocks that are added.
     pub added: u32,
@@ -50,9 +50,9 @@ pub struct Additions {
 pub struct Answer {
     /// Number of the messages that it answers.
     pub iteration: u32,
-    /// The transmit spot with the sums.
+    /// The transmit slot with the sums.
     pub spot: u32,
-    /// Blocks in the spot; the indices of `next` follow them.
+    /// Blocks in the slot; the indices of `next` follow them.
     pub sums: u32,
     /// Global indices of the next iteration. If there is none the shard is complete.
     pub next: Votes,
@@ -96,7 +96,7 @@ pub struct Summation {
     blocks: u32,
     iteration: u32,
     arrived: u32,
-    /// Bit j: block j of the transmit spot belongs to this iteration.
+    /// Bit j: block j of the transmit slot belongs to this iteration.
     summed: u32,
     complete: bool,
     /// Blocks of the answer before.
@@ -113,16 +113,16 @@ impl Additions {
         while rest != 0 {
             let place = rest.trailing_zeros();
             if self.copied >> place & 1 == 1 {
-                sums.copy(self.spot, place, packed);
+                sums.copy(self.slot, place, packed);
             } else {
-                sums.add(self.spot, place, packed);
+                sums.add(self.slot, place, packed);
             }
             rest &= rest - 1;
             packed += 1;
         }
         let mut cleared = self.cleared;
         while cleared != 0 {
-            sums.clear(self.spot, cleared.trailing_zeros());
+            sums.clear(self.slot, cleared.trailing_zeros());
             cleared &= cleared - 1;
         }
     }
@@ -210,7 +210,7 @@ impl Summation {
         let present = self.check(message)?.present(&self.global);
         self.top.merge(&message.votes);
         let mut additions = Additions {
-            spot: self.iteration & 1,
+            slot: self.iteration & 1,
             copied: present & !self.summed,
             added: present & self.summed,
             cleared: 0,
@@ -229,7 +229,7 @@ impl Summation {
         Ok(Added { additions, answer: self.answer() })
     }
 
-    /// The latest answer, of the iteration before the current one. Its transmit spot keeps it until the current one is
+    /// The latest answer, of the iteration before the current one. Its transmit slot keeps it until the current one is
     /// answered as well and a message of the next has come.
     #[must_use]
     pub const fn answer(&self) -> Option<Answer> {

@@ -185,7 +185,7 @@ impl Votes {
         self.indices().last().copied()
     }
 
-    /// Adds an index behind the last. Tells whether there was a place for it; it must be larger than the last.
+    /// Adds an index behind the last. Returns whether there was a place for it; it must be larger than the last.
     #[inline]
     pub(super) fn push(&mut self, index: u32) -> bool {
         debug_assert!(self.last().is_none_or(|last| last < index) && index != SENTINEL, "indices ascend");
@@ -244,7 +244,7 @@ impl Votes {
     }
 }
 
-/// Fills `merged` with the smallest items of two ascending lists that end in `end`, each once, and tells how many are
+/// Fills `merged` with the smallest items of two ascending lists that end in `end`, each once, and returns how many are
 /// before `end`. As many steps as there are places: in each, whichever list has the smaller item goes on, or both.
 #[inline]
 fn merge_into<T: Copy + Ord>(merged: &mut [T], left: &[T], right: &[T], end: T) -> u8 {

@@ -19,10 +19,10 @@ pub enum Step {
         /// The ring's slot that has received it.
         slot: u32,
     },
-    /// Load blocks from the array, from this one on, until one is not zero, and tell [`Worker::found`]. Each is loaded
-    /// into the same slot: a zero block is overwritten by the next.
+    /// Load blocks from the array, from this one on, until one is not zero, and report it by [`Worker::found`]. Each is
+    /// loaded into the same slot: a zero block is overwritten by the next.
     Scan {
-        /// The first block to look at.
+        /// The first block to scan.
         from: u32,
         /// The ring's slot.
         slot: u32,
@@ -95,15 +95,15 @@ pub enum WorkerError {
         /// The block.
         block: u32,
     },
-    /// A block was found that was not to be looked for.
+    /// A block was found that was not to be searched.
     #[error(
-        "block {block} found, but blocks {from} to {blocks} (exclusive) are to be looked at, and only while a scan is \
+        "block {block} found, but blocks {from} to {blocks} (exclusive) are to be scanned, and only while a scan is \
          due"
     )]
     Found {
         /// The block.
         block: u32,
-        /// The first one to look at.
+        /// The first one to scan.
         from: u32,
         /// Blocks of the shard.
         blocks: u32,
@@ -120,13 +120,13 @@ enum Phase {
     Complete,
 }
 
-/// One worker's part of a shard. It reads each block of the array once, in order, and never looks back: every non-zero
+/// One worker's part of a shard. It reads each block of the array once, in order, and never goes back: every non-zero
 /// block that it has up to the last global index is one of its candidates, and the first ones of them are those it
 /// sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Worker {
     blocks: u32,
-    /// The first block that was not looked at.
+    /// The first block that was not scanned.
     next: u32,
     iteration: u32,
     phase: Phase,
@@ -196,7 +196,7 @@ impl Worker {
     /// The scan has ended at a block that is not zero, which is in the slot; or at the end of the shard.
     ///
     /// # Errors
-    /// No scan is due, or the block is not one of those to look at.
+    /// No scan is due, or the block is not one of those to scan.
     #[inline]
     pub fn found(&mut self, block: Option<u32>) -> Result<(), WorkerError> {
         let from = self.next;

@@ -169,7 +169,7 @@ impl Encoded {
     }
 }
 
-/// The communicator that bytes are meant for, where a connection serves several. The rest is not looked at.
+/// The communicator that bytes are meant for, where a connection serves several. The rest is not read.
 ///
 /// # Errors
 /// They are too short, of another version or nothing of this library.

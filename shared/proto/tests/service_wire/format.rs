@@ -64,7 +64,7 @@ fn the_bytes_are_those_of_the_table() {
     assert_eq!(bytes_of(&Packet { context: CONTEXT, body: Body::Task(part) }), expected);
 }
 
-/// The size of a task object that is told for a number of ranks is what its messages take.
+/// The size of a task object that is stated for a number of ranks is what its messages take.
 #[test]
 fn a_task_takes_32_bytes_a_message_and_80_a_rank() {
     for (ranks, messages) in [(1, 1), (50, 1), (51, 2), (1024, 21)] {
@@ -124,7 +124,7 @@ fn what_is_malformed_is_reported() {
     let sample = |name: &str| all().into_iter().find(|(other, _)| other == name).unwrap().1;
     type Change = fn(&mut Vec<u8>);
     let region_end =
-        "18446744073709551615 bytes at 0x1122334455667788 end beyond 2^64: look at the address and the length";
+        "18446744073709551615 bytes at 0x1122334455667788 end beyond 2^64: check the address and the length";
     let cases: [(&str, Change, &str); 27] = [
         ("link", |b| b[40..44].fill(0xFF), "queue pair 4294967295 in a service message: it is 2 to 16777215"),
         ("goodbye", |b| b.truncate(15), "service message of 15 bytes instead of 16"),

@@ -1,4 +1,4 @@
-//! Groups as their ranks tell them: topology, endpoints, agreement, flags, staging.
+//! Groups as their ranks announce them: topology, endpoints, agreement, flags, staging.
 
 use flexcast_proto::service::wire::{
     Endpoint, Flags, FormatError, Group, GroupError, Place, Refused, StagingMemory, TAG_BYTES,
@@ -55,9 +55,9 @@ fn ranks_agree_or_are_named() {
     }
 }
 
-/// A rank looks at its own memory. Flags of collectives under way at once are apart, also where numbers begin again.
+/// A rank polls its own memory. Flags of collectives under way at once are distinct, also where numbers begin again.
 #[test]
-fn flags_of_collectives_that_follow_one_another_are_apart() {
+fn flags_of_collectives_that_follow_one_another_are_distinct() {
     let flags = Flags::new(Region { bytes: 64, ..REGION }).unwrap();
     for first in [0u32, 5, u32::MAX - 3] {
         let mut places: Vec<u64> = (0..8).map(|step| flags.place(first.wrapping_add(step)).address).collect();
@@ -90,7 +90,7 @@ fn settings_of_staging_are_compared() {
     }
 }
 
-/// What can be offered again is told apart from what cannot.
+/// What can be offered again is distinguished from what cannot.
 #[test]
 fn only_too_early_calls_can_be_offered_again() {
     let transient: Vec<Refused> = refusals().into_iter().filter(Refused::is_transient).collect();

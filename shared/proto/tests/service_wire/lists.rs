@@ -114,8 +114,8 @@ fn assemble<H: Head>(whole: &Whole<H>, order: &[usize], doubled: &[bool]) -> Res
         if *twice {
             let (held, missing) = (assembler.held_bytes(), assembler.missing());
             let error = assembler.add(whole.context(), part).unwrap_err();
-            let is_told = matches!(error, AssemblyError::Twice { .. } | AssemblyError::Complete { .. });
-            prop_assert!(is_told);
+            let is_reported = matches!(error, AssemblyError::Twice { .. } | AssemblyError::Complete { .. });
+            prop_assert!(is_reported);
             prop_assert_eq!((assembler.held_bytes(), assembler.missing()), (held, missing));
         }
     }

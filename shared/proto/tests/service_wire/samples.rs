@@ -78,7 +78,7 @@ pub(crate) fn place(host: u32, port: u16) -> Place {
     Place { locality: Locality { host, socket: 1 }, core: 7 + host, process: endpoint(host as u16, port) }
 }
 
-/// An Alltoallv of `ranks` ranks, called by one of them, with counts and displacements that tell their places.
+/// An Alltoallv of `ranks` ranks, called by one of them, with counts and displacements that encode their places.
 pub(crate) fn alltoallv(context: ContextId, rank: u32, ranks: u32) -> OpStart {
     let numbers = |first: u64| (first..).take(ranks as usize).collect::<Vec<u64>>();
     let datatype = Datatype { size_bytes: 8, extent_bytes: 8 };

@@ -42,32 +42,32 @@ impl Dice {
     }
 }
 
-/// A rank whose host tells it the time when something has happened, or is due, and not otherwise.
+/// A rank whose host gives it the time when something has happened, or is due, and not otherwise.
 pub(crate) struct Driven {
     machine: Participant,
-    told: bool,
+    notified: bool,
 }
 
 impl Driven {
     pub(crate) fn new(place: RankInfo) -> Self {
-        Self { machine: Participant::new(place, 0), told: false }
+        Self { machine: Participant::new(place, 0), notified: false }
     }
 
-    /// The machine, which is about to be told something.
-    pub(crate) fn tell(&mut self) -> &mut Participant {
-        self.told = true;
+    /// The machine, which is about to be notified of something.
+    pub(crate) fn notify(&mut self) -> &mut Participant {
+        self.notified = true;
         &mut self.machine
     }
 
-    /// Carries out what is to be done now: messages go to `wires`, one for each rank, reads end at once. Tells how the
-    /// operation has ended, if it has.
+    /// Carries out what is to be done now: messages go to `wires`, one for each rank, reads end at once. Returns how
+    /// the operation has ended, if it has.
     pub(crate) fn act(
         &mut self,
         now_ps: u64,
         wires: &mut [VecDeque<Message>],
         mut multicast: impl FnMut(),
     ) -> Option<Result<(), Failure>> {
-        let machine = self.look(now_ps)?;
+        let machine = self.poll_machine(now_ps)?;
         let mut end = None;
         while let Some(action) = machine.poll() {
             match action {
@@ -82,9 +82,9 @@ impl Driven {
     }
 
     /// The machine, to be asked what is to be done now, if there may be anything.
-    pub(crate) fn look(&mut self, now_ps: u64) -> Option<&mut Participant> {
+    pub(crate) fn poll_machine(&mut self, now_ps: u64) -> Option<&mut Participant> {
         let due = self.machine.deadline_ps().is_some_and(|deadline_ps| deadline_ps <= now_ps);
-        if !std::mem::take(&mut self.told) && !due {
+        if !std::mem::take(&mut self.notified) && !due {
             return None;
         }
         self.machine.handle_time(now_ps);

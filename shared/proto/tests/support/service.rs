@@ -498,7 +498,7 @@ impl Plan {
             Action::Notify { rank, context, source, holder, region } => {
                 let operation = self.groups[context.group as usize].collectives[context.collective as usize];
                 if operation != BY_HOST {
-                    world.wrong = Some("a rank is told to copy what its card copies");
+                    world.wrong = Some("a rank is instructed to copy what its card copies");
                 }
                 let key = (context, source, rank);
                 *world.counts.copies.entry(key).or_default() += 1;

@@ -1,4 +1,4 @@
-//! Memory and arithmetic around the machines of sparse AllReduce: arrays, rings and transmit spots of blocks of any
+//! Memory and arithmetic around the machines of sparse AllReduce: arrays, rings and transmit slots of blocks of any
 //! kind.
 
 use std::fmt::Debug;
@@ -68,7 +68,7 @@ impl<B: Block> Party<B> {
         }
     }
 
-    /// Does what is to be done until the worker waits. Tells whether a message is to be sent.
+    /// Does what is to be done until the worker waits. Returns whether a message is to be sent.
     pub(crate) fn drive(&mut self) -> bool {
         let mut send = false;
         loop {
@@ -80,7 +80,7 @@ impl<B: Block> Party<B> {
                 }
                 Step::Scan { from, slot } => {
                     // Each block is read once, in order.
-                    assert_eq!(from as usize, self.read, "a worker never looks back");
+                    assert_eq!(from as usize, self.read, "a worker never goes back");
                     let mut found = None;
                     while found.is_none() && self.read < self.array.len() {
                         let block = self.array[self.read];
@@ -126,9 +126,9 @@ impl<B: Block> Party<B> {
     }
 }
 
-/// The two transmit spots: blocks, and behind them the indices.
+/// The two transmit slots: blocks, and behind them the indices.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Spots<B> {
+pub(crate) struct TransmitSlots<B> {
     blocks: [Vec<B>; 2],
     indices: [Vec<u32>; 2],
     /// Both are the same one, to see that a test notices.
@@ -136,46 +136,46 @@ pub(crate) struct Spots<B> {
 }
 
 struct Adding<'a, B> {
-    spot: &'a mut [B],
+    slot: &'a mut [B],
     message: &'a [B],
 }
 
 impl<B: Block> PartialSums for Adding<'_, B> {
     fn copy(&mut self, _: u32, place: u32, packed: u32) {
-        self.spot[place as usize] = self.message[packed as usize];
+        self.slot[place as usize] = self.message[packed as usize];
     }
 
     fn add(&mut self, _: u32, place: u32, packed: u32) {
-        self.spot[place as usize].add(&self.message[packed as usize]);
+        self.slot[place as usize].add(&self.message[packed as usize]);
     }
 
     fn clear(&mut self, _: u32, place: u32) {
-        self.spot[place as usize] = B::ZERO;
+        self.slot[place as usize] = B::ZERO;
     }
 }
 
-impl<B: Block> Spots<B> {
-    /// Spots with what an operation before has left in them.
+impl<B: Block> TransmitSlots<B> {
+    /// Slots with what an operation before has left in them.
     fn new(parameters: Parameters, left: B) -> Self {
         let places = parameters.blocks_per_message() as usize;
         let (blocks, indices) = (std::array::from_fn(|_| vec![left; places]), std::array::from_fn(|_| vec![0; places]));
         Self { blocks, indices, one: false }
     }
 
-    fn spot(&self, spot: u32) -> usize {
-        if self.one { 0 } else { spot as usize }
+    fn slot(&self, slot: u32) -> usize {
+        if self.one { 0 } else { slot as usize }
     }
 
     fn apply(&mut self, additions: &Additions, message: &[B]) {
         assert_eq!(additions.blocks() as usize, message.len(), "the message has the blocks that it says");
-        let spot = self.spot(additions.spot);
-        additions.apply(&mut Adding { spot: &mut self.blocks[spot], message });
+        let slot = self.slot(additions.slot);
+        additions.apply(&mut Adding { slot: &mut self.blocks[slot], message });
     }
 
     /// What an answer's memory holds now: sums and indices.
     pub(crate) fn content(&self, answer: &Answer) -> (Vec<B>, Vec<u32>) {
-        let spot = self.spot(answer.spot);
-        (self.blocks[spot][..answer.sums as usize].to_vec(), self.indices[spot].clone())
+        let slot = self.slot(answer.spot);
+        (self.blocks[slot][..answer.sums as usize].to_vec(), self.indices[slot].clone())
     }
 }
 
@@ -184,8 +184,8 @@ impl<B: Block> Spots<B> {
 pub(crate) struct Node<B> {
     pub(crate) parameters: Parameters,
     pub(crate) machine: Aggregator,
-    pub(crate) spots: Spots<B>,
-    /// Receive spots of messages that wait for their turn.
+    pub(crate) slots: TransmitSlots<B>,
+    /// Receive slots of messages that wait for their turn.
     held: Vec<Option<Message<B>>>,
     /// The most messages that were added at once.
     pub(crate) most_at_once: u32,
@@ -196,7 +196,7 @@ impl<B: Block> Node<B> {
         Self {
             parameters,
             machine: Aggregator::new(parameters, blocks, order, limits, 0).unwrap(),
-            spots: Spots::new(parameters, left),
+            slots: TransmitSlots::new(parameters, left),
             held: vec![None; parameters.workers() as usize],
             most_at_once: 0,
         }
@@ -219,17 +219,17 @@ impl<B: Block> Node<B> {
         let mut answer = None;
         match received {
             Received::Added(added) => {
-                self.spots.apply(&added.additions, &message.blocks);
+                self.slots.apply(&added.additions, &message.blocks);
                 answer = added.answer;
                 self.most_at_once = self.most_at_once.max(1);
             }
             Received::Held => {
-                assert_eq!(self.held[rank as usize].replace(message.clone()), None, "one receive spot each");
+                assert_eq!(self.held[rank as usize].replace(message.clone()), None, "one receive slot each");
                 let mut at_once = 0;
                 while let Some(next) = self.machine.next_rank() {
                     let message = self.held[next as usize].take().expect("it has come");
                     let added = self.machine.add_held(next, &message.incoming(self.parameters), now_ps)?;
-                    self.spots.apply(&added.additions, &message.blocks);
+                    self.slots.apply(&added.additions, &message.blocks);
                     answer = added.answer;
                     at_once += 1;
                 }
@@ -238,8 +238,8 @@ impl<B: Block> Node<B> {
             Received::Waiting { .. } | Received::Again(_) | Received::Old => {}
         }
         if let Some(answer) = answer {
-            let spot = self.spots.spot(answer.spot);
-            self.spots.indices[spot] = answer.next.places().to_vec();
+            let slot = self.slots.slot(answer.spot);
+            self.slots.indices[slot] = answer.next.places().to_vec();
         }
         Ok((received, answer))
     }

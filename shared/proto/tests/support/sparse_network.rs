@@ -112,7 +112,7 @@ fn run<B: Block>(
     while !under_way.is_empty() {
         let (rank, answer) = under_way.swap_remove(random.below(under_way.len() as u64) as usize);
         if let Some(answer) = answer {
-            let (blocks, next) = node.spots.content(&answer);
+            let (blocks, next) = node.slots.content(&answer);
             let (blocks, next) = carry(blocks, next, answer.sums);
             parties[rank].answer(answer.iteration, &blocks, &next).unwrap();
             messages[rank].1 += 1;
@@ -137,7 +137,7 @@ fn run<B: Block>(
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Complete(Vec<Wide>),
-    /// It was told who is silent.
+    /// It was notified of who is silent.
     Failed(u32),
     /// It has given up by itself.
     Silent(Silent),
@@ -223,7 +223,7 @@ impl Network {
     }
 
     fn send_answer(&mut self, now: u64, worker: usize, answer: &Answer) {
-        let (blocks, next) = self.node.spots.content(answer);
+        let (blocks, next) = self.node.slots.content(answer);
         let mut bytes = self.codec.header(Kind::Answer { blocks: answer.sums }, answer.iteration).to_vec();
         put(&mut bytes, self.parameters, &blocks, &next);
         self.send(now, worker, &bytes);
@@ -318,7 +318,7 @@ impl Network {
                     (0..workers).for_each(|worker| self.send_short(now, worker, Kind::Failed { rank: silent.rank }));
                 }
             } else {
-                // A timer that nobody looks at.
+                // A timer whose result nobody uses.
                 let _ = self.node.machine.poll(now);
             }
             for (worker, begin) in begin.iter_mut().enumerate() {

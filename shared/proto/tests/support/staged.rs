@@ -20,7 +20,7 @@ pub(crate) struct Plan {
     pub(crate) staging: Staging,
     /// One after another, each with the buffers of the one before.
     pub(crate) collectives: Vec<Descriptor>,
-    /// Whether a rank looks at the flags of all that write to it; or else at its own process's alone, as published.
+    /// Whether a rank polls the flags of all that write to it; or else those of its own process alone, as published.
     pub(crate) all_writers: bool,
     /// Whether flags stay behind the data.
     pub(crate) ordered_flags: bool,
@@ -465,7 +465,7 @@ impl Plan {
         true
     }
 
-    /// Whether all ranks that have a process are through, well or told of the failure.
+    /// Whether all ranks that have a process are through, well or notified of the failure.
     pub(crate) fn is_through(&self, world: &World) -> bool {
         (0..self.topology.ranks()).all(|rank| {
             let index = rank as usize;

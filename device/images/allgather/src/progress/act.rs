@@ -15,9 +15,9 @@ const fn call(summary: Summary) -> ProgressCall {
 }
 
 impl ProgressEngine<'_> {
-    /// Tells the machine what has been signalled, and the time.
+    /// Passes to the machine what has been signalled, and the time.
     #[inline(never)]
-    pub(super) fn look(&mut self) {
+    pub(super) fn poll_events(&mut self) {
         let now_ps = self.now_ps();
         let signals = self.signals();
         if self.state.posted != 0 && signals.are_armed(self.state.receive_sequence) {
@@ -31,7 +31,7 @@ impl ProgressEngine<'_> {
         }
         // An operation whose data rides on the barrier has no send worker.
         if self.state.sending | self.state.unsent != 0 {
-            self.look_at_sending(now_ps);
+            self.poll_sending(now_ps);
         }
         // No deadline passes before the host has said what it knows of the time until then.
         let deadline_ps = self.participant.deadline_ps().unwrap_or(u64::MAX);
@@ -39,9 +39,9 @@ impl ProgressEngine<'_> {
         self.participant.handle_time(if due { now_ps } else { now_ps.min(deadline_ps.saturating_sub(1)) });
     }
 
-    /// Tells the machine how far the send workers are.
+    /// Passes to the machine how far the send workers are.
     #[inline(never)]
-    fn look_at_sending(&mut self, now_ps: u64) {
+    fn poll_sending(&mut self, now_ps: u64) {
         let signals = self.signals();
         if self.state.sending != 0 && signals.are_announced(self.state.send_sequence) {
             self.state.sending = 0;
@@ -64,7 +64,7 @@ impl ProgressEngine<'_> {
         }
         loop {
             if self.state.full != 0 || self.is_held() {
-                // The completion that makes room, or tells that a row is sent, wakes the thread.
+                // The completion that makes room, or reports that a row is sent, wakes the thread.
                 break;
             }
             if *budget == 0 {
@@ -137,9 +137,10 @@ impl ProgressEngine<'_> {
         }
     }
 
-    /// Tells the host of a passed barrier, from which on another deadline counts, and notes when everything was there.
+    /// Notifies the host of a passed barrier, from which on another deadline counts, and notes when everything was
+    /// there.
     fn note_progress(&mut self, over: bool) {
-        // From when somebody is silent until that counts, the host must look at the clock at another time.
+        // From when somebody is silent until that counts, the host must check the clock at another time.
         if self.participant.is_failing() && self.participant.deadline_ps() != Some(self.state.report.deadline_ps) {
             self.state.unreported = 1;
         }

@@ -15,7 +15,7 @@ use super::ProgressEngine;
 impl ProgressEngine<'_> {
     /// Takes the host's messages and the command they announce.
     pub(super) fn poll_control(&mut self) {
-        if self.is_told() {
+        if self.has_control() {
             let events = self.control().take(&mut self.state.control_consumed);
             self.state.pending |= u32::from(events.message);
             if let Some(syndrome) = events.error {
@@ -31,9 +31,9 @@ impl ProgressEngine<'_> {
     /// Notes that something is wrong with what the host says; the first stays.
     #[cold]
     fn refuse(&mut self, status: ProgressThreadStatus, detail: u32) {
-        let told = &mut self.state.detail;
-        if told.status == ProgressThreadStatus::Running as u32 {
-            (told.status, told.detail) = (status as u32, detail);
+        let reported = &mut self.state.detail;
+        if reported.status == ProgressThreadStatus::Running as u32 {
+            (reported.status, reported.detail) = (status as u32, detail);
         }
         (self.state.unreported, self.state.undetailed) = (1, 1);
     }
@@ -60,7 +60,7 @@ impl ProgressEngine<'_> {
         }
     }
 
-    /// Carries out what a command says beside a post. False if it makes no sense.
+    /// Carries out what a command says in addition to a post. False if it makes no sense.
     #[cold]
     #[inline(never)]
     fn carry_out(&mut self, flags: u32, now_ps: u64) -> bool {
@@ -113,7 +113,7 @@ impl ProgressEngine<'_> {
             state.carried = command.words_at::<{ offset_of!(ProgressCommand, eager) }, { ROUNDS / 2 }>();
             let algorithm = Algorithm::Eager;
             let summary = Summary { kind: known, root, amount, chunk_bytes, chains, algorithm };
-            // Refused if the communicator has failed, of which the report tells.
+            // Refused if the communicator has failed, which the report states.
             self.participant.post_eager(operation, summary, (barrier_timeout_ps, bound_ps), now_ps);
             self.keep_signal(operation, summary);
             return true;
@@ -163,7 +163,7 @@ impl ProgressEngine<'_> {
         let somebody = |position: u32| (position != NOBODY).then_some(position);
         let (predecessor, successor) = (somebody(predecessor), somebody(successor));
         let turn = (chain != NOBODY).then_some(Turn { chain, step, predecessor, successor });
-        // Refused if the communicator has failed, of which the report tells.
+        // Refused if the communicator has failed, which the report states.
         self.participant.post_with(&descriptor, turn, now_ps);
         self.keep_signal(operation, summary);
         // Others wait for the signal, and nobody for what is whole here.

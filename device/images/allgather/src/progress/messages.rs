@@ -150,7 +150,7 @@ impl ProgressEngine<'_> {
             let words = [header, communicator, first, second, third, fourth];
             self.send_signal(signal, &words);
         }
-        // The completion that makes room, or tells that a row is sent, wakes the thread.
+        // The completion that makes room, or reports that a row is sent, wakes the thread.
         true
     }
 
@@ -176,7 +176,7 @@ impl ProgressEngine<'_> {
         self.messages.write_words(slot, words);
         let lkey = self.set_up.message_lkey;
         let at = self.messages.address().wrapping_add(slot);
-        // A row is sent when that is told, and not before.
+        // A row is sent when that is reported, and not before.
         let with_row = peer.produced != before;
         let flags = if with_row { FLAG_SIGNALLED } else { flags_of(before) };
         post(peer, &queue, &self.outbox, flags, (FIXED_BYTES as u32, lkey, at));

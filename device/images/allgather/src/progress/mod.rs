@@ -1,11 +1,11 @@
 //! The progress thread: the thread that runs a communicator's protocol on the card.
 //!
-//! An activation takes the host's command if there is one, then messages, then looks at what receive contexts and send
+//! An activation takes the host's command if there is one, then messages, then polls what receive contexts and send
 //! workers have signalled, and then does what the machine of the protocol ([`Participant`]) asks for, each within the
-//! budget; at last it tells the host, arms its queues and looks once more. It never waits: what it cannot do yet, the
-//! next activation does.
+//! budget; at last it notifies the host, arms its queues and polls once more. It never waits: what it cannot do yet,
+//! the next activation does.
 //!
-//! It has no timer. Deadlines are the host's to watch, which sees them in the report and commands a look at the clock
+//! It has no timer. Deadlines are the host's to watch, which sees them in the report and commands a check of the clock
 //! when one has passed.
 
 mod act;
@@ -28,14 +28,14 @@ pub(crate) use prepare::prepare;
 
 const PS_PER_NS: u64 = 1000;
 
-/// The progress thread of the running activation. What it is set up with is looked up where it is needed: an activation
+/// The progress thread of the running activation. What it is set up with is read where it is needed: an activation
 /// needs little of it, and a level 1 cache of sixteen lines keeps no copies.
 struct ProgressEngine<'c> {
     set_up: &'c ProgressSetUp,
     state: &'c mut ProgressThreadState,
     participant: &'c mut Participant,
     peers: ContextArray<'c, ProgressPeer>,
-    /// Looked into only where something is lost.
+    /// Read only where something is lost.
     views: &'c mut ContextMemory<ReceiveView>,
     messages: Messages<'c>,
     outbox: Outbox,
@@ -77,14 +77,14 @@ impl ProgressEngine<'_> {
             self.poll_control();
             let drained = !self.has_messages() || self.take_messages(&mut messages);
             let done = self.signal() || {
-                self.look();
+                self.poll_events();
                 self.act(&mut actions)
             };
             if done && messages > 0 && self.has_messages() {
                 // Others wait for what follows from these, the host for nothing but to know.
                 continue;
             }
-            self.tell();
+            self.notify_host();
             if self.state.follows != 0 {
                 self.follow();
             }
@@ -92,7 +92,7 @@ impl ProgressEngine<'_> {
                 return Next::Retrigger;
             }
             self.arm();
-            if !self.is_told() && !self.has_messages() {
+            if !self.has_control() && !self.has_messages() {
                 return Next::Reschedule;
             }
             messages = messages.saturating_sub(1);
@@ -115,7 +115,7 @@ impl ProgressEngine<'_> {
     }
 
     /// Whether the host has something to say.
-    fn is_told(&self) -> bool {
+    fn has_control(&self) -> bool {
         CompletionQueue::waits(&self.set_up.control_cq, self.state.control_consumed)
     }
 

@@ -7,7 +7,7 @@ use dpa::hw::DataSegment;
 use dpa::proto::{MAX_RANKS, Participant, RankInfo};
 use dpa::{ContextArray, ReceiveQueue, State, fence};
 
-/// Least depth of a send queue: of eight entries one at least is completed visibly, and beside them there is room for
+/// Least depth of a send queue: of eight entries one at least is completed visibly, and in addition there is room for
 /// two messages of three entries.
 const MIN_SENDS: u64 = 16;
 

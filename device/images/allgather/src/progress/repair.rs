@@ -5,9 +5,9 @@
 //! of its reads is over.
 //!
 //! They go over a connection of their own, whose timeout is short: what was lost together with the negative
-//! acknowledgement that would have told of it is asked for again soon. If that connection breaks, because the network
-//! was away for longer than its tries took, the one for control messages takes its place. It has the timeouts that tell
-//! a dead peer.
+//! acknowledgement that would have reported it is asked for again soon. If that connection breaks, because the network
+//! was away for longer than its tries took, the one for control messages takes its place. It has the timeouts that
+//! detect a dead peer.
 
 use datapath::{ClosedContext, Span};
 use dpa::abi::ProgressPeer;
@@ -56,7 +56,7 @@ const fn add_end(ends: &mut u32, piece: u32) {
     *ends = if *ends == 0 { 1 << 16 | piece } else { *ends + (1 << 16) };
 }
 
-/// Whether a peer's send queue has room for a read, and beside it for messages.
+/// Whether a peer's send queue has room for a read, and for messages as well.
 pub(super) const fn has_room(peer: &ProgressPeer) -> bool {
     peer.produced - peer.completed < (1 << (peer.send_queue.log_depth() & 63)) - 2 * MESSAGE_ENTRIES
 }

@@ -9,9 +9,9 @@ use dpa::{WindowCell, error, fatal, fence};
 use super::ProgressEngine;
 
 impl ProgressEngine<'_> {
-    /// Tells the host what is new: a report, and then its number, with that of the last operation that is over.
+    /// Notifies the host of what is new: a report, and then its number, with that of the last operation that is over.
     #[inline]
-    pub(super) fn tell(&mut self) {
+    pub(super) fn notify_host(&mut self) {
         if self.state.unreported != 0 {
             self.write_report();
         } else if self.state.unannounced | self.state.unacknowledged != 0 {
@@ -20,8 +20,8 @@ impl ProgressEngine<'_> {
         }
     }
 
-    /// Tells which report is the last, which operation that is over, and that the last command is carried out, once the
-    /// line is written back.
+    /// States which report is the last, which operation that is over, and that the last command is carried out, once
+    /// the line is written back.
     fn announce(&mut self) {
         self.state.unannounced = 0;
         let announced = u64::from(self.state.over) << 32 | self.state.report.number & 0xFFFF_FFFF;
@@ -31,7 +31,7 @@ impl ProgressEngine<'_> {
         }
     }
 
-    /// Tells that the last command is carried out, once the line is written back. What a report says of it is there
+    /// States that the last command is carried out, once the line is written back. What a report says of it is there
     /// before.
     fn acknowledge(&mut self) {
         self.state.unacknowledged = 0;

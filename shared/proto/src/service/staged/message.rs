@@ -231,7 +231,7 @@ pub enum StagedAction {
         /// What.
         message: StagedMessage,
     },
-    /// Tell a local rank that the group has failed: each of its collectives that is not over by its flags. Its memory
+    /// Notify a local rank that the group has failed: each of its collectives that is not over by its flags. Its memory
     /// keys must be invalidated before it uses the buffers again, since processes may still write.
     Fail {
         /// Whom.
@@ -324,7 +324,7 @@ pub enum StagedCause {
     #[error("has died: make a new communicator without it")]
     Died,
     /// A transfer from or to memory of the failed rank failed. The code is that of the completion.
-    #[error("has memory that a transfer failed on ({}, completion code {code}): look at its memory keys and its network", of_completion(*.0), code = .0)]
+    #[error("has memory that a transfer failed on ({}, completion code {code}): check its memory keys and its network", of_completion(*.0), code = .0)]
     Transfer(u16),
     /// The failed rank has called something else than another rank.
     #[error("has called another collective or other lengths than the rank before: call the same on all ranks")]

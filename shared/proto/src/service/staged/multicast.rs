@@ -21,7 +21,7 @@ use crate::service::topology::Topology;
 /// one of them.
 const LEAST_NUMBER_BITS: u32 = 12;
 
-/// After how many chunks a process that waits for its turn looks again.
+/// After how many chunks a process that waits for its turn checks again.
 const TURN_CHUNKS: u64 = 8;
 
 /// What a group has agreed on.
@@ -62,7 +62,7 @@ enum Own {
     Nothing,
     Waits,
     UnderWay,
-    /// All chunks have been sent, and the others have been told.
+    /// All chunks have been sent, and the others have been notified.
     Offered,
 }
 
@@ -82,7 +82,7 @@ struct Arrival {
     repairs: BTreeMap<u32, u64>,
     /// Its Writes are queued.
     delivered: bool,
-    /// The source has been told that it is taken.
+    /// The source has been notified that it is taken.
     taken: bool,
 }
 
@@ -91,7 +91,7 @@ struct Arrival {
 pub enum Placed {
     /// It belongs to this offset of the staging memory: copy it there, then say [`StagedProcess::take`].
     At(u64),
-    /// It is of a segment that this process has not begun: look again later, or drop it, then it is read.
+    /// It is of a segment that this process has not begun: check again later, or drop it, then it is read.
     Early,
     /// It has come before, or too late, or cannot be: drop it.
     Stale,
@@ -157,7 +157,7 @@ impl StagedProcess {
         if self.agreed.is_some() { Between::Multicast } else { Between::Messages }
     }
 
-    /// When it is to be told the time at the latest ([`StagedEvent::Time`](super::message::StagedEvent::Time)), in
+    /// When it is to be given the time at the latest ([`StagedEvent::Time`](super::message::StagedEvent::Time)), in
     /// picoseconds.
     #[must_use]
     pub fn wake_ps(&self) -> Option<u64> {
@@ -329,8 +329,8 @@ impl StagedProcess {
         }
         // Once everything is written there is room for a further segment.
         let is_written = slot.writing == Some(0) && shares.delivered == self.sources().len() as u32;
-        let untold = |arrival: &Arrival| arrival.offered && arrival.repairs.is_empty() && !arrival.taken;
-        let source = shares.arrivals.iter().find(|(_, arrival)| is_written && untold(arrival));
+        let unannounced = |arrival: &Arrival| arrival.offered && arrival.repairs.is_empty() && !arrival.taken;
+        let source = shares.arrivals.iter().find(|(_, arrival)| is_written && unannounced(arrival));
         let Some(source) = source.map(|(source, _)| *source) else { return false };
         if let Some(arrival) = self.arrival_mut(segment, source) {
             arrival.taken = true;
@@ -364,7 +364,7 @@ impl StagedProcess {
         self.waiting.extend(reads);
     }
 
-    /// All chunks of a segment have been sent, or cannot be: the others are told, by reliable messages.
+    /// All chunks of a segment have been sent, or cannot be: the others are notified, by reliable messages.
     pub(super) fn has_multicast(&mut self, segment: u32, actions: &mut Vec<StagedAction>) {
         let (collective, own) = (self.oldest, self.own);
         let others: Vec<u32> = (0..self.topology.processes()).filter(|process| *process != own).collect();

@@ -69,7 +69,7 @@ pub enum FormatError {
         bytes: u64,
     },
     /// Memory that ends beyond the address space.
-    #[error("{bytes} bytes at {address:#x} end beyond 2^64: look at the address and the length")]
+    #[error("{bytes} bytes at {address:#x} end beyond 2^64: check the address and the length")]
     Region {
         /// First byte.
         address: u64,

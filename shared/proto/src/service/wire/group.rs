@@ -22,7 +22,7 @@ use crate::service::topology::{Locality, MAX_PROCESSES_PER_HOST, Topology};
 /// Core of a rank that is bound to none.
 pub const NO_CORE: u32 = u32::MAX;
 
-/// What a rank says of its group apart from the places of the ranks.
+/// What a rank says of its group except the places of the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupHead {
     /// Number of the communicator, which all its ranks have agreed on. The number of the group in the header of
@@ -137,15 +137,15 @@ pub(super) fn get(rest: &[u8]) -> Result<Part<'_, GroupHead>, FormatError> {
     Part::new(head, index.get(), entries)
 }
 
-/// A group as one of its ranks tells it to its service process. Its collectives are counted from 0.
+/// A group as one of its ranks announces it to its service process. Its collectives are counted from 0.
 pub type Group = Whole<GroupHead>;
 
 /// Ranks or service processes of a group that do not agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum GroupError {
-    /// A rank tells something else than the ranks before.
+    /// A rank announces something else than the ranks before.
     #[error(
-        "rank {rank} tells another map of the group than the ranks before: give all ranks what bootstrap has collected"
+        "rank {rank} gives another map of the group than the ranks before: give all ranks what bootstrap has collected"
     )]
     Differs {
         /// The rank.
@@ -185,7 +185,7 @@ pub enum GroupError {
         process: u32,
     },
     /// A service process that another one cannot reach.
-    #[error("service process {process} cannot be reached: start it, and look at its address and the network")]
+    #[error("service process {process} cannot be reached: start it, and check its address and the network")]
     Unreachable {
         /// Who cannot be reached.
         process: u32,
@@ -193,7 +193,7 @@ pub enum GroupError {
 }
 
 impl Group {
-    /// The group of these places, as `rank` tells it, under a number that its ranks have agreed on.
+    /// The group of these places, as `rank` announces it, under a number that its ranks have agreed on.
     ///
     /// # Errors
     /// A host that no group has, or a process with port 0.
@@ -237,10 +237,10 @@ impl Group {
         Ok((topology, endpoints))
     }
 
-    /// Whether another rank tells the same.
+    /// Whether another rank announces the same.
     ///
     /// # Errors
-    /// It tells something else.
+    /// It announces something else.
     pub fn agree(&self, other: &Self) -> Result<(), GroupError> {
         let head = GroupHead { rank: self.head.rank, ..other.head };
         let same = (self.context, self.head, &self.entries) == (other.context, head, &other.entries);
@@ -249,7 +249,7 @@ impl Group {
 }
 
 /// Completion flags of a rank, in its memory. The service process writes [`flag`](super::super::flag) of a collective
-/// that has ended well to the place that [`Flags::place`] says, so that the rank looks at its own memory only. Failures
+/// that has ended well to the place that [`Flags::place`] says, so that the rank polls its own memory only. Failures
 /// are messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flags {
@@ -265,8 +265,8 @@ impl Flags {
     pub fn new(region: Region) -> Result<Self, FormatError> {
         RawRegion::new(region)?;
         let flags = region.bytes / FLAG_BYTES;
-        // A power of two: so the flags of collectives that follow one another are apart where their numbers begin again
-        // at 0.
+        // A power of two: so the flags of collectives that follow one another are distinct where their numbers begin
+        // again at 0.
         if !region.bytes.is_multiple_of(FLAG_BYTES) || !flags.is_power_of_two() || flags > 1 << 31 {
             return Err(FormatError::Flags { bytes: region.bytes });
         }

@@ -174,7 +174,7 @@ pub(super) struct RawKeyRevoke {
 pub(super) struct RawKeyAnswer {
     key: U32,
     generation: U32,
-    /// The alias, or what the refusal tells.
+    /// The alias, or what the refusal states.
     value: U32,
     /// 0 with an alias.
     code: u8,

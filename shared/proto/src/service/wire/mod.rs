@@ -158,7 +158,7 @@ pub enum Body<'a> {
     KeyRevoke {
         /// Which key.
         name: KeyName,
-        /// All calls that name it have ended well, as flags and messages tell: nobody reads or writes by it any more.
+        /// All calls that name it have ended well, as flags and messages show: nobody reads or writes by it any more.
         /// Else whatever still does is to fail.
         is_idle: bool,
     },
@@ -193,7 +193,7 @@ pub enum Body<'a> {
         /// The rank.
         rank: u32,
     },
-    /// FLAGS: where the rank looks for the end of collectives. Without it the rank is told by OP-DONE.
+    /// FLAGS: where the rank polls for the end of collectives. Without it the rank is notified by OP-DONE.
     Flags {
         /// The rank.
         rank: u32,
@@ -212,15 +212,15 @@ pub enum Body<'a> {
     /// GROUP-FAILED: the staged collectives of the group have failed
     /// ([`StagedAction::Fail`](super::StagedAction::Fail)).
     GroupFailed {
-        /// Who is told.
+        /// Who is notified.
         rank: u32,
         /// Why.
         failure: StagedFailure,
     },
     /// OP-START, one part ([`Event::Entered`](super::Event::Entered)).
     Start(Part<'a, StartHead>),
-    /// TASK, some ranks ([`StagedEvent::Called`](super::StagedEvent::Called)). Each rank tells its own service process;
-    /// that one tells the others, of ranks that it serves.
+    /// TASK, some ranks ([`StagedEvent::Called`](super::StagedEvent::Called)). Each rank sends it to its own service
+    /// process; that one sends to the others what its ranks have called.
     Task(TaskPart<'a>),
     /// OP-REFUSED: a call or a task is not taken.
     CallRefused {
@@ -231,7 +231,7 @@ pub enum Body<'a> {
     },
     /// LOCAL-DATA ([`Action::Notify`](super::Action::Notify)): where to copy a block from.
     LocalData {
-        /// Who is told.
+        /// Who is notified.
         rank: u32,
         /// Whose block.
         source: u32,
@@ -543,7 +543,7 @@ fn body(kind: u8, rest: &[u8]) -> Result<Body<'_>, FormatError> {
 }
 
 impl Group {
-    /// The messages that tell a service process of it.
+    /// The messages that announce it to a service process.
     ///
     /// # Errors
     /// A rank that the group does not have.
@@ -554,7 +554,7 @@ impl Group {
 }
 
 impl OpStart {
-    /// The messages that tell a service process of it.
+    /// The messages that announce it to a service process.
     ///
     /// # Errors
     /// More ranks than [`MAX_RANKS`](crate::MAX_RANKS).

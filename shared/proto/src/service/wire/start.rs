@@ -1,4 +1,4 @@
-//! Call of an Alltoallv or Allgatherv as a rank tells it to its service process (OP-START).
+//! Call of an Alltoallv or Allgatherv as a rank announces it to its service process (OP-START).
 
 use alloc::vec::Vec;
 
@@ -50,7 +50,7 @@ pub enum Buffers {
     },
 }
 
-/// What a rank says of a call apart from counts and displacements.
+/// What a rank says of a call except counts and displacements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StartHead {
     /// The rank.

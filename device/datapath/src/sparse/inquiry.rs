@@ -11,7 +11,7 @@ impl Served<'_> {
     /// Answers the host's question ([`SparseOperation::question`]), unless it has been answered.
     #[cold]
     #[inline(never)]
-    pub(super) fn look(&mut self) {
+    pub(super) fn answer_inquiry(&mut self) {
         let Some(instance) = self.instances.get(0) else { return };
         let line = HostLine::<SparseOperation>::attach(&instance.operation);
         let question = line.load_at::<{ offset_of!(SparseOperation, question) }>();
