@@ -23,7 +23,7 @@ const ARGUMENTS: usize = 12;
 const WATCHDOG_PS: u64 = 20_000_000;
 
 /// Calls a function of a table. Every pointer among the arguments is null, points at memory of the program that is as
-/// long and as initialised as the interface asks, or is a handle, live or not, which the emulator looks up before it
+/// long and as initialised as the interface asks, or is a handle, live or not, which the emulator resolves before it
 /// follows it.
 #[macro_export]
 macro_rules! call {

@@ -28,7 +28,7 @@ pub fn run(data: &[u8]) {
     let Ok(image) = image else {
         // A program without symbols is the one difference.
         if let Ok(bare) = &bare {
-            assert!(bare.symbols().is_empty(), "only the lack of symbols tells the two apart");
+            assert!(bare.symbols().is_empty(), "only the lack of symbols distinguishes the two");
             read(bare);
         }
         return;
@@ -116,7 +116,7 @@ fn load(data: &[u8], image: &Image) {
     machine::assert_calls(&mut world, 0);
 }
 
-/// Small images of every shape that the parser tells apart.
+/// Small images of every shape that the parser distinguishes.
 #[must_use]
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let ping = [0x0055_0513, RET]; // addi a0, a0, 5

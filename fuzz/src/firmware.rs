@@ -25,7 +25,7 @@ use crate::machine;
 pub mod flag {
     /// Stores become visible late and out of order.
     pub const WEAK: u8 = 1;
-    /// Races are looked for.
+    /// Races are detected.
     pub const RACES: u8 = 2;
     /// The code may be stored to.
     pub const WRITABLE: u8 = 4;

@@ -1,4 +1,4 @@
-//! Memory for C calls: what a call is given ends at an unmapped page, and begins behind a pattern that is looked at
+//! Memory for C calls: what a call is given ends at an unmapped page, and begins behind a pattern that is checked
 //! later, so that a byte too many is noticed without an address sanitizer.
 #![allow(unsafe_code)] // maps pages, and writes into what it has mapped
 

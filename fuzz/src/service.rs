@@ -28,7 +28,7 @@ const KINDS: u8 = 41;
 /// The group that the machines have, of ranks 0 and 2 on one host, 1 and 3 on another.
 const GROUP: u32 = 1;
 const RANKS: u32 = 4;
-/// What a completion of a failed Read is told by.
+/// The status that a completion of a failed Read carries.
 const BROKEN: u16 = 10;
 /// Transfers of staged collectives that end in one input.
 const TRANSFERS: u32 = 200;
@@ -274,7 +274,7 @@ fn assemble<H: Head>(assembler: &mut Assembler<H>, context: ContextId, part: wir
     }
 }
 
-/// Tells a rank why something is refused.
+/// Reports to a rank why something is refused.
 fn refuse(refused: Refused) {
     assert!(!refused.to_string().is_empty());
     let context = ContextId { group: GROUP, collective: 0 };
@@ -310,13 +310,13 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         Message::Block { announcement, forwards, copies }
     };
     let gathered = |copies| {
-        let told = of(Body::LocalCopied { rank: 0, source: 2 });
+        let notice = of(Body::LocalCopied { rank: 0, source: 2 });
         [
             process(2, block(1, 0, copies)),
             process(1, Message::Listed),
             process(1, block(3, 1, copies)),
             process(1, Message::Held { source: 2, holder: 2, region: region(0x3000, 8), copies }),
-            if copies == LocalCopies::Host { told } else { Vec::new() },
+            if copies == LocalCopies::Host { notice } else { Vec::new() },
             process(1, Message::Copied { source: 0, holder: 0, by: 2 }),
             process(1, Message::Copied { source: 1, holder: 0, by: 2 }),
             process(1, Message::Copied { source: 3, holder: 0, by: 2 }),

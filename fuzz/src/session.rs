@@ -1,7 +1,8 @@
 //! Connections that somebody else has between their two ends: the handshake, and frames behind it.
 //!
 //! The first byte says which. Checked: a handshake succeeds on both sides, with one another's keys, if no byte of it
-//! was changed, and on neither side that a change has reached; what is heard of frames is a beginning of what was sent.
+//! was changed, and on neither side that a change has reached; what is received of frames is a beginning of what was
+//! sent.
 
 use flexcast_mesh::hostile;
 use flexcast_proto::session::{Dialling, Listening, Party, Refusal, Secret, TAG_BYTES};
@@ -22,7 +23,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A keyed hash that is no secret to anybody who looks for it: what is changed here is changed blindly.
+/// A keyed hash that is no secret to anybody who searches for it: what is changed here is changed blindly.
 fn hash(secret: &Secret, message: &[u8]) -> [u8; TAG_BYTES] {
     let mut state: [u64; 4] = core::array::from_fn(|at| at as u64 + 1);
     for byte in secret.bytes().iter().chain(message) {

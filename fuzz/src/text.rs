@@ -53,9 +53,9 @@ pub fn run(data: &[u8]) {
 
 /// A machine of a file that names no other file and no address.
 fn machine(file: &Machine) {
-    let apart = file.bridge.is_none() && file.capture.is_none() && file.network.is_none();
-    let apart = apart && file.timing.model.is_none();
-    if !apart || file.cards.is_some_and(|cards| cards > MOST_HOSTS) {
+    let is_self_contained = file.bridge.is_none() && file.capture.is_none() && file.network.is_none();
+    let is_self_contained = is_self_contained && file.timing.model.is_none();
+    if !is_self_contained || file.cards.is_some_and(|cards| cards > MOST_HOSTS) {
         return;
     }
     match emu_bridge::make(file) {

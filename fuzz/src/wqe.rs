@@ -104,7 +104,7 @@ struct Abuse<'w> {
     failed: [bool; 2],
     /// CQEs read of each card.
     read: [u64; 2],
-    /// The card was told of completions as read that were not: it may have written over them.
+    /// Completions were reported to the card as read that were not: it may have written over them.
     lied: [bool; 2],
     from: usize,
 }

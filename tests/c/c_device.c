@@ -211,7 +211,7 @@ __dpa_rpc__ uint64_t answers(uint64_t thread)
 	EXPECT(flexio_dev_msg_info(3, "%d", 1) == -1 && flexio_dev_msg_dbg(3, "%d", 1) == -1);
 	flexio_dev_outbox_config_fast(dtctx, 0);
 	EXPECT(dtctx->outbox_base != 0 && dtctx->outbox_config_id == 0);
-	/* Window 0 exists; a key is looked at when it is used. */
+	/* Window 0 exists; a key is checked when it is used. */
 	EXPECT(flexio_dev_multi_window_mkey_config(FLEXIO_DEV_WINDOW_ENTITY_0, 7) == FLEXIO_DEV_STATUS_FAILED);
 	EXPECT(flexio_dev_get_errno(dtctx) == 22);
 	flexio_dev_rst_errno(dtctx);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Calls functions of the library (first argument) by name, with six zeros, and prints name, result and errno. They are functions
- * that look at no argument.
+ * that read no argument.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* fork() in a program that uses the collective library, with threads that do so too: what the child may and may not do.
  *
  * Usage: forked ALLGATHER.elf FOLDER, the folder that of the emulator's libraries; says "all as promised" at the end. A child that does not
- * end by itself is ended by its alarm, which its parent tells. */
+ * end by itself is ended by its alarm, which its parent reports. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <sched.h>
@@ -254,7 +254,7 @@ int main(int argc, char **argv)
 
     memset(send, 42, BYTES);
     for (int round = 0; round < FORKS; round++) {
-        /* An operation is under way when the process forks, and is none of the child's. It ends beside it: its bounds go on. */
+        /* An operation is under way when the process forks, and is none of the child's. It ends while the child runs: its bounds go on. */
         memset(receive, 0, BYTES);
         OK(flexcast_allgather(all.rank.comm, send, receive, BYTES, &all.request));
         pid_t forked = child(&all);

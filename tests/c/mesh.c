@@ -3,7 +3,7 @@
  * A verbs program that knows nothing of the emulator: one of several processes, each with a card. Each sends datagrams to a
  * multicast group that all are members of, then writes to every other over a reliable connection. What arrives is compared.
  *
- * Arguments: rank, number of processes, and a folder through which they tell one another their numbers.
+ * Arguments: rank, number of processes, and a folder through which they send one another their numbers.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -38,7 +38,7 @@ static const char *folder;
 		}                                                                                     \
 	} while (0)
 
-/* What a process tells the others. */
+/* What a process sends the others. */
 struct card {
 	union ibv_gid gid;
 	uint32_t qpn[MOST];
@@ -51,7 +51,7 @@ static void in_time(time_t since)
 	CHECK(time(NULL) - since < PATIENCE_S);
 }
 
-/* Tells the others under a name, and learns from all of them: a barrier, too. */
+/* Sends it to the others under a name, and learns from all of them: a barrier, too. */
 static void exchange(const char *name, const struct card *own, struct card *all)
 {
 	char path[512], hidden[512];

@@ -5,7 +5,7 @@
 
 #include "flexcast.h"
 
-static int told(const char *what, flexcast_status status)
+static int outcome(const char *what, flexcast_status status)
 {
     printf("%s: %d: %s\n", what, (int)status, status == FLEXCAST_OK ? "" : flexcast_last_error());
     return 0;
@@ -18,23 +18,23 @@ static int split(flexcast_bootstrap *ranks, flexcast_comm *all, int rank, int si
     flexcast_comm *half = NULL, *most = NULL;
     flexcast_request *requests[2];
     int own = -1, members = -1, bad = 0;
-    unsigned char *send = malloc(BYTES), *together = malloc((size_t)size * BYTES), *apart = malloc(2 * BYTES);
+    unsigned char *send = malloc(BYTES), *together = malloc((size_t)size * BYTES), *of_half = malloc(2 * BYTES);
 
     memset(send, 65 + rank, BYTES);
     if (flexcast_comm_split(all, ranks, rank / 2, -rank, &half) != FLEXCAST_OK)
-        return told("split", FLEXCAST_ERROR_OTHER);
+        return outcome("split", FLEXCAST_ERROR_OTHER);
     flexcast_comm_rank(half, &own, &members);
     bad |= flexcast_allgather(all, send, together, BYTES, &requests[0]) != FLEXCAST_OK;
-    bad |= flexcast_allgather(half, send, apart, BYTES, &requests[1]) != FLEXCAST_OK;
+    bad |= flexcast_allgather(half, send, of_half, BYTES, &requests[1]) != FLEXCAST_OK;
     /* Both in turn: a rank that waits for one of them only would hold up the others at the other. */
     for (int done[2] = {bad, bad}; !done[0] || !done[1];)
         for (int which = 0; which < 2; which++)
             if (!done[which] && flexcast_test(requests[which], &done[which]) != FLEXCAST_OK)
-                return told("gathered", FLEXCAST_ERROR_OTHER);
+                return outcome("gathered", FLEXCAST_ERROR_OTHER);
     for (size_t at = 0; at < (size_t)size * BYTES; at++)
         bad |= together[at] != 65 + (int)(at / BYTES);
     for (size_t at = 0; at < 2 * BYTES; at++)
-        bad |= apart[at] != 65 + rank / 2 * 2 + 1 - (int)(at / BYTES);
+        bad |= of_half[at] != 65 + rank / 2 * 2 + 1 - (int)(at / BYTES);
     bad |= flexcast_comm_split(all, ranks, rank == 3 ? FLEXCAST_UNDEFINED : 0, 0, &most) != FLEXCAST_OK;
     bad |= (most == NULL) != (rank == 3);
     if (most != NULL) {
@@ -73,12 +73,12 @@ int main(int argc, char **argv)
     int rank = atoi(argv[2]), size = atoi(argv[3]);
     status = flexcast_bootstrap_tcp(argv[4], "a test", NULL, rank, size, strtoull(argv[5], NULL, 10), &ranks);
     if (status != FLEXCAST_OK || strcmp(way, "meet") == 0)
-        return told("met", status);
+        return outcome("met", status);
 
     flexcast_card_options_default(&options, sizeof options);
     options.firmware_path = argv[6];
     if ((status = flexcast_card_open(&options, &card)) != FLEXCAST_OK)
-        return told("opened", status);
+        return outcome("opened", status);
     flexcast_config_default(&config, sizeof config);
     /* One operation after another, until one fails or so many are done. */
     const int rounds = strncmp(way, "rounds", 6) == 0    ? atoi(way + 6)
@@ -92,7 +92,7 @@ int main(int argc, char **argv)
     if (strcmp(way, "device") == 0)
         config.control = FLEXCAST_CONTROL_DEVICE;
     if ((status = flexcast_comm_create(card, ranks, &config, &comm)) != FLEXCAST_OK) {
-        told("made", status);
+        outcome("made", status);
     } else if (strcmp(way, "split") == 0 || strcmp(way, "device") == 0) {
         flexcast_stats stats;
         if (flexcast_comm_stats(comm, &stats, sizeof stats) == FLEXCAST_OK)
@@ -119,7 +119,7 @@ int main(int argc, char **argv)
             if ((status = begin(way, comm, send, receive, bytes, &request)) == FLEXCAST_OK)
                 status = flexcast_wait_for(request, FLEXCAST_NEVER, &done);
         }
-        told("gathered", status);
+        outcome("gathered", status);
         if (flexcast_request_report(request, &report, sizeof report) == FLEXCAST_OK)
             printf("report: %u %u %u %u\n", report.cause, report.failed_rank, report.detecting_rank, report.memory_held);
         flexcast_request_free(request);

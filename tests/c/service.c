@@ -34,7 +34,7 @@ static int differs(const unsigned char *block, size_t bytes, int round, int from
     return 0;
 }
 
-/* Waits for an operation. The request is looked at after the call that gives it. */
+/* Waits for an operation. The request is read after the call that gives it. */
 static int over(flexcast_status begun, flexcast_request *const *request)
 {
     return begun != FLEXCAST_OK || flexcast_wait(*request) != FLEXCAST_OK;

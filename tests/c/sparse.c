@@ -192,7 +192,7 @@ static int64_t wide(size_t at, int rank)
     return block == 0 || (block == 1 && rank != 2) ? 0 : ((int64_t)at - 4000) * (rank + 1) * ((int64_t)1 << 40);
 }
 
-/* Contributions in memory that can only be read, results beside other bytes of the program, and neither at an address that suits its elements. */
+/* Contributions in memory that can only be read, results next to other bytes, and neither at an address that suits its elements. */
 static void memory(flexcast_comm *comm, int rank)
 {
     enum { GUARD = 16, MOST = COUNT * sizeof(float), AFTER = MOST + 3 * GUARD };
@@ -203,7 +203,7 @@ static void memory(flexcast_comm *comm, int rank)
     IS(page != MAP_FAILED);
     for (int kind = 0; kind < 2; kind++)
         for (size_t shift = 0; shift < 9; shift += shift == 3 ? 5 : 1) {
-            /* Longer than what is summed up without a look for zeros, and shorter. */
+            /* Longer than what is summed up without a scan for zeros, and shorter. */
             const size_t bytes = shift == 2 ? 4000 : MOST / 8 * 8, count = bytes / (kind ? 8 : 4);
             const uint32_t type = kind ? FLEXCAST_INT64 : FLEXCAST_FLOAT;
             unsigned char *send = page + shift, *result = receive + GUARD + (shift * 5 + 1) % 8;
@@ -267,10 +267,10 @@ static void refusals(flexcast_comm *comm)
     IS(request == NULL);
 }
 
-/* The last rank calls it otherwise: all are told, and with what. */
+/* The last rank calls it otherwise: that is reported to all, and with what. */
 static void disagreements(struct rank *rank, flexcast_bootstrap *bootstrap)
 {
-    /* Long enough that zeros are looked for. */
+    /* Long enough that arrays are scanned for zeros. */
     enum { LONG = 96 * BLOCK };
     static float arrays[RANKS][LONG + BLOCK];
     const int other = rank->number == RANKS - 1;

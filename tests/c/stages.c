@@ -156,17 +156,17 @@ static void wait_all(flexcast_request **requests, int count)
     IS(now_s() - since < PATIENCE_S);
 }
 
-struct told {
+struct completions {
     flexcast_request *request;
     atomic_int calls, failed;
 };
 
-static void tell(void *user, flexcast_request *request, flexcast_status status)
+static void count_completion(void *user, flexcast_request *request, flexcast_status status)
 {
-    struct told *told = user;
-    IS(told->request == NULL || told->request == request);
-    told->failed += status != FLEXCAST_OK;
-    told->calls++;
+    struct completions *completions = user;
+    IS(completions->request == NULL || completions->request == request);
+    completions->failed += status != FLEXCAST_OK;
+    completions->calls++;
 }
 
 /* Every operation once in steps, among ranks of one thread. */
@@ -178,7 +178,7 @@ static void operations(flexcast_comm **comms)
 
     for (uint32_t operation = FLEXCAST_OPERATION_BARRIER; operation <= FLEXCAST_OPERATION_SCATTERV; operation++) {
         flexcast_request *requests[RANKS];
-        struct told told[RANKS] = {{NULL, 0, 0}};
+        struct completions completions[RANKS] = {{NULL, 0, 0}};
         int root = 1;
 
         for (int rank = 0; rank < RANKS; rank++) {
@@ -193,8 +193,8 @@ static void operations(flexcast_comm **comms)
             given.count = block;
             given.send_counts = given.receive_counts = counts;
             given.send_displacements = given.receive_displacements = places;
-            given.callback = tell;
-            given.user = &told[rank];
+            given.callback = count_completion;
+            given.user = &completions[rank];
             if (operation >= FLEXCAST_OPERATION_ALLREDUCE && operation <= FLEXCAST_OPERATION_REDUCE_SCATTER) {
                 given.count = 4;
                 given.data_type = FLEXCAST_UINT32;
@@ -203,7 +203,7 @@ static void operations(flexcast_comm **comms)
                 given.receive_displacements = NULL;
             }
             OK(flexcast_prepare(comms[rank], &given, &requests[rank]));
-            told[rank].request = requests[rank];
+            completions[rank].request = requests[rank];
             int done = 0;
             REFUSED(flexcast_test(requests[rank], &done), FLEXCAST_ERROR_ARGUMENT, "not posted");
         }
@@ -213,7 +213,7 @@ static void operations(flexcast_comm **comms)
         for (int rank = 0; rank < RANKS; rank++) {
             const uint32_t *got = receive[rank];
             flexcast_report report;
-            IS(told[rank].calls == 1 && told[rank].failed == 0);
+            IS(completions[rank].calls == 1 && completions[rank].failed == 0);
             OK(flexcast_request_report(requests[rank], &report, sizeof report));
             OK(flexcast_request_free(requests[rank]));
             for (unsigned from = 0; from < RANKS; from++)
@@ -262,15 +262,15 @@ static void persistent(flexcast_comm **comms)
 {
     static unsigned char send[RANKS][BYTES], receive[RANKS][RANKS * BYTES];
     flexcast_request *requests[RANKS];
-    struct told told[RANKS] = {{NULL, 0, 0}};
+    struct completions completions[RANKS] = {{NULL, 0, 0}};
 
     for (int rank = 0; rank < RANKS; rank++) {
         flexcast_collective given = flexcast_collective_of(FLEXCAST_OPERATION_ALLGATHER);
         given.send = send[rank];
         given.receive = receive[rank];
         given.count = BYTES;
-        given.callback = tell;
-        given.user = &told[rank];
+        given.callback = count_completion;
+        given.user = &completions[rank];
         OK(flexcast_prepare(comms[rank], &given, &requests[rank]));
         REFUSED(flexcast_comm_free(NULL), FLEXCAST_ERROR_NULL, NULL);
     }
@@ -287,7 +287,7 @@ static void persistent(flexcast_comm **comms)
         wait_all(requests, RANKS);
         for (int rank = 0; rank < RANKS; rank++) {
             flexcast_report report;
-            IS(told[rank].calls == round + 1);
+            IS(completions[rank].calls == round + 1);
             OK(flexcast_request_report(requests[rank], &report, sizeof report));
             IS(report.status == FLEXCAST_OK && report.foreign_bytes == (RANKS - 1) * BYTES);
             for (int from = 0; from < RANKS; from++)
@@ -353,10 +353,10 @@ static void failures(flexcast_card *card)
         int number;
         REFUSED(flexcast_comm_rank(comms[rank], &number, NULL), FLEXCAST_ERROR_BUSY, "flexcast_comm_test");
     }
-    flexcast_status told[2] = {FLEXCAST_OK, FLEXCAST_OK};
-    while ((told[0] == FLEXCAST_OK || told[1] == FLEXCAST_OK) && now_s() - since < PATIENCE_S)
+    flexcast_status found[2] = {FLEXCAST_OK, FLEXCAST_OK};
+    while ((found[0] == FLEXCAST_OK || found[1] == FLEXCAST_OK) && now_s() - since < PATIENCE_S)
         for (int rank = 0; rank < 2; rank++)
-            told[rank] = flexcast_comm_test(comms[rank], &ready);
+            found[rank] = flexcast_comm_test(comms[rank], &ready);
     REFUSED(flexcast_comm_test(comms[0], &ready), FLEXCAST_ERROR_EXCHANGE, "not all ranks came");
     REFUSED(flexcast_comm_test(comms[1], &ready), FLEXCAST_ERROR_EXCHANGE, "start returned 9");
     for (int rank = 0; rank < 2; rank++) {
@@ -380,11 +380,11 @@ static void failures(flexcast_card *card)
 
 static void free_slowly(void *user, flexcast_request *request, flexcast_status status)
 {
-    struct told *told = user;
+    struct completions *completions = user;
     IS(status == FLEXCAST_OK);
     OK(flexcast_request_free(request));
     nanosleep(&(struct timespec){0, 50000000}, NULL);
-    told->calls++;
+    completions->calls++;
 }
 
 /* A rank with a thread of its own, a progress thread and a descriptor to sleep on, by a store. */
@@ -443,7 +443,7 @@ static void *sleep_until_done(void *given)
     flexcast_config config;
     flexcast_request *requests[ROUNDS];
     static unsigned char buffers[RANKS][ROUNDS][BYTES];
-    struct told told = {NULL, 0, 0};
+    struct completions completions = {NULL, 0, 0};
     int descriptor = -1;
 
     OK(flexcast_bootstrap_store(&functions, sleeper->rank, RANKS, &bootstrap));
@@ -457,8 +457,8 @@ static void *sleep_until_done(void *given)
         given.receive = buffers[sleeper->rank][round];
         given.count = BYTES;
         given.root = round % RANKS;
-        given.callback = tell;
-        given.user = &told;
+        given.callback = count_completion;
+        given.user = &completions;
         OK(flexcast_post(comm, &given, &requests[round]));
     }
     for (uint64_t ended = 0, count; ended < ROUNDS; ended += count) {
@@ -475,10 +475,10 @@ static void *sleep_until_done(void *given)
         REFUSED(flexcast_request_free(requests[round]), FLEXCAST_ERROR_HANDLE, "freed");
         IS(buffers[sleeper->rank][round][0] == round + 1 && buffers[sleeper->rank][round][BYTES - 1] == round + 1);
     }
-    IS(told.calls == ROUNDS && told.failed == 0);
+    IS(completions.calls == ROUNDS && completions.failed == 0);
     awaited(comm, sleeper->rank, descriptor);
     /* The last one is freed by its own callback, which the progress thread is still in. */
-    struct told last = {NULL, 0, 0};
+    struct completions last = {NULL, 0, 0};
     flexcast_collective barrier = flexcast_collective_of(FLEXCAST_OPERATION_BARRIER);
     barrier.callback = free_slowly;
     barrier.user = &last;

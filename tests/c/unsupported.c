@@ -18,7 +18,7 @@ int main(void)
 		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
 	};
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
-	/* Objects that there cannot be: the header looks at their context alone. */
+	/* Objects that there cannot be: the header reads their context alone. */
 	struct ibv_srq srq = { .context = context };
 	struct ibv_wq wq = { .context = context };
 	struct ibv_mw mw = { .context = context };

@@ -21,7 +21,7 @@ mod entries {
         dpa::abi::bring_up_answer(argument)
     }
 
-    /// Adds up the numbers of a job and tells sum and largest; 0, or 1 if the window does not show them.
+    /// Adds up the numbers of a job and reports sum and largest; 0, or 1 if the window does not show them.
     #[dpa::rpc]
     fn sum(job: &Job) -> u64 {
         let Ok(window) = Window::configure(Entity::Zero, job.window_id, job.window_mkey) else { return 1 };
@@ -32,19 +32,19 @@ mod entries {
         };
         // Lines that an earlier job has read may be stale.
         fence::window_invalidate();
-        let mut told = Answer::default();
+        let mut found = Answer::default();
         for number in (0..numbers.len()).filter_map(|index| numbers.load(index)) {
-            told.sum = told.sum.wrapping_add(number);
-            told.largest = told.largest.max(number);
+            found.sum = found.sum.wrapping_add(number);
+            found.largest = found.largest.max(number);
         }
-        answer.store_part::<0, Answer>(&told);
+        answer.store_part::<0, Answer>(&found);
         fence::window_writeback();
         answer.store_at::<{ offset_of!(Answer, done) }>(1);
         fence::window_writeback();
         0
     }
 
-    /// Tells the host, each time it is woken, the limit that it has set.
+    /// Reports to the host, each time it is woken, the limit that it has set.
     #[dpa::event_handler]
     fn watch(context: &mut Watch) -> Next {
         let window = if context.activations == 0 {
@@ -57,8 +57,8 @@ mod entries {
         context.activations += 1;
         let limit = HostLine::attach(&context.limit).snapshot();
         let waiting = CompletionQueue::attach(&context.queue).is_ready(0);
-        let told = Answer { sum: context.activations, largest: limit, ..Answer::default() };
-        answer.store_part::<0, Answer>(&told);
+        let found = Answer { sum: context.activations, largest: limit, ..Answer::default() };
+        answer.store_part::<0, Answer>(&found);
         fence::window_writeback();
         if waiting { Next::Retrigger } else { Next::Reschedule }
     }

@@ -106,7 +106,7 @@ impl CardRanks {
     }
 
     /// What comes of a call on each rank, by rank, where each leaves as soon as its own call is over. `idle` is called
-    /// when all have been looked at.
+    /// when all have been polled.
     pub fn leaving(mut self, call: impl Fn(&Communicator, u32) -> Request, idle: impl Fn()) -> Vec<Outcome> {
         let mut requests: Vec<Option<Request>> = self.all.iter().map(|one| Some(call(one, one.rank()))).collect();
         let mut ends: Vec<Option<Outcome>> = self.all.iter().map(|_| None).collect();

@@ -1,5 +1,5 @@
-//! Stand-in for an accelerator: memory that only its programs and cards touch, which looks at what the programs do with
-//! it. They are over some looks after they were started, and do nothing before.
+//! Stand-in for an accelerator: memory that only its programs and cards touch, which checks what the programs do with
+//! it. They are over some polls after they were started, and do nothing before.
 #![allow(unsafe_code)] // The buffer is reached by its address, as memory of a device is.
 
 use std::alloc::Layout;
@@ -116,7 +116,7 @@ enum Job {
 struct Started {
     job: Job,
     stretch: Stretch,
-    looks: u32,
+    polls: u32,
 }
 
 /// The accelerator.
@@ -125,37 +125,37 @@ pub struct Device {
     // Goes before the memory.
     region: PeerRegion,
     buffer: Buffer,
-    looks: u32,
+    polls: u32,
     started: VecDeque<Started>,
 }
 
 impl Device {
-    /// One with a buffer of so many bytes, whose programs are over after so many looks.
+    /// One with a buffer of so many bytes, whose programs are over after so many polls.
     ///
     /// # Panics
     /// There is no memory.
     #[must_use]
-    pub fn new(pd: &ProtectionDomain, bytes: usize, looks: u32) -> Self {
+    pub fn new(pd: &ProtectionDomain, bytes: usize, polls: u32) -> Self {
         let buffer = Buffer::new(bytes);
         let addr = buffer.start.expose_provenance().get() as u64;
         // SAFETY: the buffer lives longer than the region. Only programs access it, in the thread in which emulated
         // cards move, by raw pointers.
         let region = unsafe { PeerRegion::by_address(pd, addr, bytes, Access::LOCAL_WRITE) }.expect("registered");
-        Self { region, buffer, looks, started: VecDeque::new() }
+        Self { region, buffer, polls, started: VecDeque::new() }
     }
 
     /// The program that was started first, if it is over now.
     fn over(&mut self) -> Option<Started> {
         let first = self.started.front_mut()?;
-        if first.looks > 0 {
-            first.looks -= 1;
+        if first.polls > 0 {
+            first.polls -= 1;
             return None;
         }
         self.started.pop_front()
     }
 
     fn start(&mut self, job: Job, stretch: Stretch) {
-        self.started.push_back(Started { job, stretch, looks: self.looks });
+        self.started.push_back(Started { job, stretch, polls: self.polls });
     }
 
     fn run_scan(&self, array: &DeviceMemory, stretch: Stretch, found: &mut [u32]) {

@@ -1,4 +1,4 @@
-//! Recorded output, kept beside the image that printed it: `device/images/<image>/golden/<name>.txt`.
+//! Recorded output, kept with the image that printed it: `device/images/<image>/golden/<name>.txt`.
 //!
 //! `UPDATE_GOLDEN=1 cargo test -p flexcast-tests --test firmware golden::` records anew; the difference then goes
 //! through review like any other. Where `CI` is set nothing is ever recorded.

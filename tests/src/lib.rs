@@ -1,12 +1,12 @@
 //! Tests across crates: the whole chain from the host library to the firmware.
 //!
-//! This library finds the device images, makes tiny ones ([`code`]), looks into the emulated machine
+//! This library finds the device images, makes tiny ones ([`code`]), inspects the emulated machine
 //! ([`world`](mod@world)), runs the throughput harness ([`run`]), has workers of sparse AllReduce ([`sparse`]) and
 //! whole groups of them ([`sparse_world`], with arrays in [`device_memory`], too), compares with recorded output
 //! ([`golden`]), builds the emulator's C libraries ([`libs`]) and the examples ([`examples`]), connects ranks
 //! ([`ranks`], [`communicators`], [`card_ranks`]), makes hosts of network namespaces ([`hosts`]), reads the console
-//! blocks of documents ([`transcript`]), copies the tree ([`tree`]), reports skipped tests ([`harness`]) and reads
-//! error messages as a user would ([`told`]).
+//! blocks of documents ([`transcript`]), copies the tree ([`tree`]), reports skipped tests ([`harness`]) and checks
+//! what error messages name ([`assert_mentions`]).
 
 pub mod card_ranks;
 pub mod code;
@@ -114,7 +114,7 @@ pub fn chain(error: &dyn Error) -> String {
 /// # Panics
 /// A word is missing.
 #[track_caller]
-pub fn told(error: &dyn Error, words: &[&str]) {
+pub fn assert_mentions(error: &dyn Error, words: &[&str]) {
     let text = chain(error);
     for word in words {
         assert!(text.contains(word), "the error lacks {word:?}:\n{text}");

@@ -31,14 +31,14 @@ pub fn libraries() -> &'static Path {
     })
 }
 
-/// Looks again and again until there is something.
+/// Polls until there is something.
 ///
 /// # Panics
 /// It does not come within the bound.
-pub fn until<T>(what: &str, bound: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, bound: Duration, mut poll: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = poll() {
             return found;
         }
         assert!(start.elapsed() < bound, "{what} does not come");

@@ -103,11 +103,11 @@ impl TestWorker {
     }
 
     /// Sends bytes that are no message, or one at a wrong time, on the connection of a shard. What is answered is
-    /// received, and not looked at.
+    /// received, and not read.
     pub fn send_raw(&mut self, shard: usize, bytes: &[u8], immediate: Option<u32>) {
-        let spot = self.parameters.spot_bytes();
+        let slot_bytes = self.parameters.spot_bytes();
         let lane = &mut self.lanes[shard];
-        let into = lane.memory.slice(u64::from(spot), spot).expect("inside");
+        let into = lane.memory.slice(u64::from(slot_bytes), slot_bytes).expect("inside");
         lane.queue_pair.post_receive(shard as u64, into).expect("room in the receive queue");
         lane.send(shard as u64, bytes, immediate);
     }
@@ -165,8 +165,8 @@ impl Lane {
                     let mut bytes: Vec<u8> =
                         message.send.iter().flat_map(|from| self.ring[slot(from)].to_vec()).collect();
                     bytes.extend_from_slice(&message.votes.to_bytes()[..parameters.index_bytes() as usize]);
-                    let spot = u64::from(parameters.spot_bytes());
-                    let into = self.memory.slice(spot, parameters.spot_bytes()).map_err(|error| error.to_string())?;
+                    let offset = u64::from(parameters.spot_bytes());
+                    let into = self.memory.slice(offset, parameters.spot_bytes()).map_err(|error| error.to_string())?;
                     self.queue_pair.post_receive(number, into).map_err(|error| error.to_string())?;
                     self.send(number, &bytes, Some(message.displacement.bits()));
                 }

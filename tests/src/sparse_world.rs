@@ -13,8 +13,8 @@ use flexio::{ProtectionDomain, Provider};
 
 use crate::device_memory::{Device, DeviceArrays, DeviceMemory, Traffic};
 
-/// Looks of all at most, so that no test hangs.
-pub const MOST_LOOKS: usize = 20_000_000;
+/// Polls of all at most, so that no test hangs.
+pub const MOST_POLLS: usize = 20_000_000;
 
 /// A machine with so many cards at one switch.
 ///
@@ -48,8 +48,8 @@ pub struct OnDevices {
     pub workers: u32,
     /// Bytes of the buffer of each.
     pub bytes: usize,
-    /// Looks after which their programs are over.
-    pub looks: u32,
+    /// Polls after which their programs are over.
+    pub polls: u32,
 }
 
 /// What became of an operation.
@@ -80,15 +80,15 @@ impl World {
     /// As [`World::new`].
     #[must_use]
     pub fn with_devices(settings: Settings, faults: Vec<FaultEvent>, config: Config, devices: OnDevices) -> Self {
-        Self::telling(settings, faults, config, devices, |_| {})
+        Self::with_altered_endpoints(settings, faults, config, devices, |_| {})
     }
 
-    /// The same, where aggregators are told something else of the workers than what these have said.
+    /// The same, where aggregators are given other endpoints of the workers than these have announced.
     ///
     /// # Panics
     /// As [`World::new`].
     #[must_use]
-    pub fn telling(
+    pub fn with_altered_endpoints(
         settings: Settings,
         faults: Vec<FaultEvent>,
         config: Config,
@@ -102,19 +102,19 @@ impl World {
         };
         let first = workers - devices.workers;
         let prepared = (0..first).map(|own| Worker::prepare(&domain(own), settings, own, config).expect("prepared"));
-        let (ours, mut told): (Vec<_>, Vec<_>) = prepared.unzip();
+        let (ours, mut announced): (Vec<_>, Vec<_>) = prepared.unzip();
         let prepared = (first..workers).map(|own| {
-            let device = Device::new(&domain(own), devices.bytes, devices.looks);
+            let device = Device::new(&domain(own), devices.bytes, devices.polls);
             Worker::staged(device, settings, own, config).expect("prepared")
         });
         let (staged, of_staged): (Vec<_>, Vec<_>) = prepared.unzip();
-        told.extend(of_staged);
-        change(&mut told);
+        announced.extend(of_staged);
+        change(&mut announced);
         let prepared = (0..aggregators)
             .map(|own| Aggregator::prepare(&domain(workers + own), settings, own, config).expect("prepared"));
         let (theirs, answers): (Vec<_>, Vec<_>) = prepared.unzip();
         let workers = ours.into_iter().map(|pending| pending.connect(&answers).expect("connected")).collect();
-        let aggregators = theirs.into_iter().map(|pending| pending.connect(&told).expect("connected")).collect();
+        let aggregators = theirs.into_iter().map(|pending| pending.connect(&announced).expect("connected")).collect();
         let staged = staged.into_iter().map(|pending| pending.connect(&answers).expect("connected")).collect();
         Self { provider, settings, workers, staged, aggregators }
     }
@@ -135,7 +135,7 @@ impl World {
         self.end_with_death(call, contributions, in_place, dead.map(|party| (party, 0)))
     }
 
-    /// The same, where somebody calls nothing any more after so many looks.
+    /// The same, where somebody calls nothing any more after so many polls.
     ///
     /// # Panics
     /// As [`World::end`].
@@ -175,8 +175,8 @@ impl World {
         for (worker, _) in staged.iter_mut().zip(&ends[first..]).filter(|(_, end)| end.is_none()) {
             worker.begin(call).expect("begun");
         }
-        for look in 0..MOST_LOOKS {
-            if let Some((party, _)) = death.filter(|(_, after)| *after == look) {
+        for poll in 0..MOST_POLLS {
+            if let Some((party, _)) = death.filter(|(_, after)| *after == poll) {
                 let end = match party {
                     Party::Worker(own) => &mut ends[own as usize],
                     Party::Aggregator(own) => &mut others[own as usize],

@@ -94,8 +94,8 @@ unsafe impl GlobalAlloc for Watching {
 static ALLOCATOR: Watching = Watching;
 
 /// The functions of this program by its symbol table, which a build has with and without debug information. (Line
-/// tables name functions without their crates, so a resolver that prefers debug information cannot tell the crates
-/// apart.)
+/// tables name functions without their crates, so a resolver that prefers debug information cannot distinguish
+/// the crates.)
 struct Functions {
     /// Where the program lies in memory.
     mapped: Range<u64>,
@@ -322,8 +322,8 @@ fn operations_over_ethernet_allocate_nothing_once_their_kind_has_been_done() {
 fn workers_of_subgroups_allocate_nothing() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     NEW_THREADS.store(true, Ordering::Relaxed);
-    let apart = UdpOptions::default().ranks_per_computer(NonZeroU32::MIN).subgroups(3);
-    multicast_and_eager_operations_allocate_nothing(&apart, by_multicast);
+    let separate = UdpOptions::default().ranks_per_computer(NonZeroU32::MIN).subgroups(3);
+    multicast_and_eager_operations_allocate_nothing(&separate, by_multicast);
     NEW_THREADS.store(false, Ordering::Relaxed);
 }
 

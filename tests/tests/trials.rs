@@ -259,7 +259,7 @@ fn judge(trial: &Trial, rank: u32, text: &str) -> Option<String> {
     let is_named = if rank == trial.victim {
         reason.contains("rank ") || reason.contains("ranks ") || reason.contains("interface")
     } else if failed_rank == "-1" {
-        // Rank 0 has ended before this one came, and can tell it nothing.
+        // Rank 0 has ended before this one came, and can send it nothing.
         names(reason, trial.victim)
             || (!matches!(trial.when, When::Begun(_)) && reason.contains("rank 0 was not found"))
     } else {
@@ -323,7 +323,7 @@ fn whoever_is_cut_off_at_any_time_is_named() {
     trials("cut", 2);
 }
 
-/// Memory and descriptors of each rank, as it has told them: KiB, descriptors, operations, repaired chunks.
+/// Memory and descriptors of each rank, as it has reported them: KiB, descriptors, operations, repaired chunks.
 fn resources(text: &str) -> Vec<[u64; 4]> {
     let lines = text.lines().filter_map(|line| line.strip_prefix("resources: "));
     let words = |line: &str| line.split(' ').filter_map(|word| word.parse().ok()).collect::<Vec<u64>>();
@@ -342,9 +342,9 @@ fn memory_and_descriptors_stay_as_they_are() {
     for (rank, process) in ranks.iter_mut().enumerate() {
         let (_, text) = process.end(most + BOUND);
         assert!(text.contains("ended well") && text.contains("left nothing"), "rank {rank}: {text}");
-        let told = resources(&text);
-        let [(_, warm), (_, last)] = [told.len() / 2, told.len() - 1].map(|at| (at, told[at]));
-        let most_kib = told[..=told.len() / 2].iter().map(|[kib, ..]| *kib).max().unwrap_or(0);
+        let samples = resources(&text);
+        let [(_, warm), (_, last)] = [samples.len() / 2, samples.len() - 1].map(|at| (at, samples[at]));
+        let most_kib = samples[..=samples.len() / 2].iter().map(|[kib, ..]| *kib).max().unwrap_or(0);
         eprintln!(
             "rank {rank}: {} operations, {} chunks repaired; half-way {most_kib} KiB at most and {} descriptors, at \
              the end {} KiB and {}",
@@ -352,8 +352,8 @@ fn memory_and_descriptors_stay_as_they_are() {
         );
         assert!(last[3] > 0, "rank {rank}: nothing was lost");
         // Buffers of one operation come and go: the longest is 8 MB, for all ranks.
-        assert!(last[0] <= most_kib + 16 * 1024, "rank {rank}: {told:?}");
-        assert_eq!(last[1], warm[1], "rank {rank}: {told:?}");
+        assert!(last[0] <= most_kib + 16 * 1024, "rank {rank}: {samples:?}");
+        assert_eq!(last[1], warm[1], "rank {rank}: {samples:?}");
     }
     clean("soak");
 }

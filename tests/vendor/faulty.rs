@@ -26,7 +26,7 @@ mod entries {
         value
     }
 
-    /// Takes stack that instructions do not tell.
+    /// Takes stack whose size is not known from the instructions.
     #[dpa::rpc]
     fn recurses(depth: u64) -> u64 {
         deeper(depth)

@@ -1,5 +1,5 @@
 /* Stand-in for the vendor's device library. The calls that our firmware makes work on the emulated card, by the system calls of its
-   runtime. Beside them there is what makes a vendor's library hard to verify: custom instructions, encodings of no published extension,
+   runtime. In addition there is what makes a vendor's library hard to verify: custom instructions, encodings of no published extension,
    recursion, calls through pointers, frames of any size, a loaded section of its own, symbols that stay undefined. */
 
 #include <stdint.h>
@@ -53,7 +53,7 @@ __attribute__((section(".dpa_state"))) uint64_t flexio_dev_state[4] = {1};
 
 __attribute__((weak)) extern void flexio_dev_user_hook(uint64_t);
 
-/* Stack and calls that nobody can tell. */
+/* Stack and calls that nobody can determine. */
 uint64_t flexio_dev_deep(uint64_t depth, uint64_t (*then)(uint64_t))
 {
     volatile char frame[(depth & 255) + 1];
@@ -147,7 +147,7 @@ int flexio_dev_puts(thread_context *of, const char *text)
     return call(MESSAGE, 0, INFO, (uint64_t)text, bytes) == 0 ? (int)bytes : -1;
 }
 
-/* Looked up by name from the host: there because the whole archive is linked. */
+/* Found by name from the host: there because the whole archive is linked. */
 uint64_t rpc_msg_stream_cfg(void *arguments)
 {
     return (uint64_t)arguments;

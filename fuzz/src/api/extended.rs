@@ -34,7 +34,7 @@ impl Api<'_> {
         let asked = self.program.put(ibv_query_device_ex_input { comp_mask: u32::from(input.u8() == 0xFF) });
         let asked = if input.u8() & 1 == 0 { null() } else { asked.cast_const() };
         let Some(query) = self.tables.query_device_ex else { return };
-        // SAFETY: the room has as many bytes as the call is told, and is as aligned as they are.
+        // SAFETY: the room has as many bytes as the call is given, and is as aligned as they are.
         unsafe { query(context, asked, if input.u8() == 0xFF { null_mut() } else { room.cast() }, bytes) };
     }
 
@@ -74,7 +74,7 @@ impl Api<'_> {
         }
         let has_operations = attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
         let place = self.program.put(attr);
-        // SAFETY: handles are looked up, the attributes are where they were put.
+        // SAFETY: handles are resolved, the attributes are where they were put.
         let qp = unsafe { create(context, if odd == 0xFF { null_mut() } else { place }) };
         if qp.is_null() {
             return;

@@ -33,7 +33,7 @@ pub(super) enum Kind {
 struct Handle {
     kind: Kind,
     address: usize,
-    /// What the interface calls the object by beside its handle: a key, a queue number, a card.
+    /// What the interface calls the object by, in addition to its handle: a key, a queue number, a card.
     number: u32,
     live: bool,
     /// Belongs to another object, with which it goes.

@@ -2,7 +2,7 @@
 //!
 //! Handles are live, destroyed, of another kind, null, or plain memory; numbers and flags are arbitrary; memory is as
 //! long as the interface asks. Checked: what is destroyed is gone; a work request completes at most once and only if it
-//! was posted; whatever was made can be destroyed again; no call writes beside its arguments; and the cards work
+//! was posted; whatever was made can be destroyed again; no call writes outside its arguments; and the cards work
 //! afterwards.
 //!
 //! An input is a row of operations: one byte that names a method of [`Api`] (see [`NAMES`]), then what that reads.

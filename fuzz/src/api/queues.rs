@@ -225,8 +225,8 @@ impl Api<'_> {
         if call!(self.program.verbs, ibv_query_qp(qp, attr, mask, init)) == 0 {
             #[allow(unsafe_code, reason = "C structures")]
             // SAFETY: a live queue pair, and attributes where they were put.
-            let (told, public) = unsafe { ((*attr).qp_state, (*qp).state) };
-            assert_eq!(told, public, "a query refreshes the state");
+            let (answered, public) = unsafe { ((*attr).qp_state, (*qp).state) };
+            assert_eq!(answered, public, "a query refreshes the state");
         }
     }
 

@@ -3,10 +3,10 @@
 
 use emu_config::Machine;
 use flexcast::{Allgather, Buffer, ChainMapping, Error, Pending};
+use flexcast_tests::assert_mentions;
 use flexcast_tests::communicators::{
     Under, check, config, connect, contribution, drive, gather, with_cards, with_machine,
 };
-use flexcast_tests::told;
 
 /// Blocks where the caller wants them, with loss, so that some are fetched from where a neighbour has them.
 #[test]
@@ -70,14 +70,14 @@ fn displacements_that_do_not_fit_or_differ_are_refused() {
                 communicators[0].post(Allgather::counts(&[30, 50]).displs(displacements).buffers(send, receive));
             let refused = refused.expect_err("they do not fit");
             assert!(matches!(refused.error, Error::Argument { .. }), "{}", refused.error);
-            told(&refused.error, words);
+            assert_mentions(&refused.error, words);
             assert_eq!(refused.receive.as_ref().map(Buffer::len), Some(100));
         };
         refused(&[0], &["allgatherv", "1 displacements for 2 ranks"]);
         refused(&[0, 29], &["ranks 0 and 1 overlap", "ends at 30", "begins at 29"]);
         refused(&[0, 51], &["rank 1, 50 bytes at 51", "beyond the receive buffer of 100 bytes"]);
         refused(&[u64::MAX, 0], &["rank 0", "beyond"]);
-        // Told one behind the other it is the same operation as without displacements; elsewhere it is another.
+        // With blocks one behind the other it is the same operation as without displacements; else it is another.
         for (displacements, alike) in [([0, 30], true), ([50, 0], false)] {
             let (first, second) = communicators.split_at_mut(1);
             let request =
@@ -93,7 +93,7 @@ fn displacements_that_do_not_fit_or_differ_are_refused() {
                     Ok(_) => assert!(alike),
                     Err(error) => {
                         assert!(!alike, "{error}");
-                        told(error, &["compare their calls"]);
+                        assert_mentions(error, &["compare their calls"]);
                     }
                 }
             }
@@ -152,7 +152,7 @@ fn ranks_of_a_rack_multicast_one_after_another() {
         for pending in pending {
             let error = pending.connect(&endpoints).expect_err("another mapping");
             assert!(matches!(error, Error::Peer { .. }), "{error}");
-            told(&error, &["chain mapping", "give all ranks one configuration"]);
+            assert_mentions(&error, &["chain mapping", "give all ranks one configuration"]);
         }
     });
 }

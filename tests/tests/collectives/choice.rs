@@ -251,10 +251,10 @@ fn operations_of_all_kinds_follow_one_another() {
     });
 }
 
-/// Ranks tell different rates, one of them none that can be: all compute with the lowest, for the number of chains as
+/// Ranks announce different rates, one of them impossible: all compute with the lowest, for the number of chains as
 /// well.
 #[test]
-fn a_rank_that_tells_a_wrong_rate_changes_no_result() {
+fn a_rank_that_announces_a_wrong_rate_changes_no_result() {
     for rates in [[200, 100, 400, 200], [1, 200, 200, 200], [200, u64::MAX, 200, 200], [u64::MAX; 4]] {
         with_cards(4, |provider, cards| {
             let pending = |algorithm: Selection| -> Vec<Pending> {
@@ -290,8 +290,8 @@ fn a_rank_that_chooses_differently_is_found() {
         let make = |(rank, card)| Pending::new(card, rank, 4, config()).expect("its part is made");
         let pending: Vec<Pending> = (0..).zip(cards).map(make).collect();
         let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
-        // An endpoint ends with what it tells of these connections, a head of 52 bytes and 24 for each peer, behind its
-        // length.
+        // An endpoint ends with what it announces of these connections, a head of 52 bytes and 24 for each peer, behind
+        // its length.
         let mut without = endpoints.clone();
         let at = without[0].len() - (52 + 3 * 24);
         without[0].truncate(at);
@@ -388,7 +388,7 @@ fn a_lost_packet_costs_no_timeout() {
 }
 
 /// A negative acknowledgement that is lost as well costs a connection a restart. Where that has cost more than
-/// multicast would, an operation tells all ranks, and the next 64 go by multicast.
+/// multicast would, an operation notifies all ranks, and the next 64 go by multicast.
 #[test]
 fn connections_that_stall_often_are_avoided_by_all_ranks() {
     let machine = Machine { loss_ppm: Some(40_000), seed: Some(4), ..Machine::default() };
@@ -408,7 +408,7 @@ fn connections_that_stall_often_are_avoided_by_all_ranks() {
             assert!(took < Duration::from_millis(8), "no operation waits for a timeout: {runs:?}");
         }
         let avoided = avoided.expect("slow operations");
-        assert!(avoided >= 2, "the operation after a slow one tells all: {runs:?}");
+        assert!(avoided >= 2, "the operation after a slow one notifies all: {runs:?}");
         assert!(runs[avoided..][..64].iter().all(|(algorithm, _)| *algorithm == Algorithm::Multicast), "{runs:?}");
         assert!(is_direct(&runs[avoided + 64]), "they are tried again: {runs:?}");
     });

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use flexcast::{Allgather, Buffer, Communicator, Config, Control, Done, Error, Pending, Request, Test};
+use flexcast_tests::assert_mentions;
 use flexcast_tests::communicators::{
     Under, check, config, connect, contribution, drive, ended, gather, gathered, gathers, with_cards,
 };
-use flexcast_tests::told;
 
 #[test]
 fn arguments_that_do_not_fit_are_named_and_the_buffers_come_back() {
@@ -16,23 +16,23 @@ fn arguments_that_do_not_fit_are_named_and_the_buffers_come_back() {
         let communicator = &mut communicators[0];
         let buffer = |len| cards[0].buffer(len).expect("a buffer");
         let refused = communicator.allgather(buffer(100), buffer(201)).expect_err("one byte too long");
-        told(&refused.error, &["allgather", "receive", "201 bytes", "200 are needed", "2 ranks"]);
+        assert_mentions(&refused.error, &["allgather", "receive", "201 bytes", "200 are needed", "2 ranks"]);
         assert_eq!(refused.send.as_ref().map(Buffer::len), Some(100));
         assert_eq!(refused.receive.as_ref().map(Buffer::len), Some(201));
         let refused = communicator.post(Allgather::new().in_place(buffer(7))).expect_err("no multiple of 2");
-        told(&refused.error, &["receive", "7 bytes", "6 are needed"]);
+        assert_mentions(&refused.error, &["receive", "7 bytes", "6 are needed"]);
         let refused = communicator.broadcast(buffer(8), 2).expect_err("no such root");
-        told(&refused.error, &["broadcast", "root 2 of 2 ranks", "0 to 1"]);
+        assert_mentions(&refused.error, &["broadcast", "root 2 of 2 ranks", "0 to 1"]);
         let refused =
             communicator.post(Allgather::counts(&[3, 2, 1]).buffers(buffer(3), buffer(5))).expect_err("three counts");
-        told(&refused.error, &["allgatherv", "3 counts for 2 ranks"]);
+        assert_mentions(&refused.error, &["allgatherv", "3 counts for 2 ranks"]);
         let refused = communicator.post(Allgather::counts(&[3, 2]).buffers(buffer(3), buffer(6))).expect_err("5 bytes");
-        told(&refused.error, &["receive", "6 bytes", "5 are needed"]);
+        assert_mentions(&refused.error, &["receive", "6 bytes", "5 are needed"]);
         let refused =
             communicator.post(Allgather::counts(&[3, 2]).buffers(buffer(2), buffer(5))).expect_err("rank 0 has 3");
-        told(&refused.error, &["send", "2 bytes", "3 are needed", "rank 0 contributes"]);
+        assert_mentions(&refused.error, &["send", "2 bytes", "3 are needed", "rank 0 contributes"]);
         let refused = communicator.post(Allgather::counts(&[u64::MAX, 6]).in_place(buffer(5))).expect_err("overflow");
-        told(&refused.error, &["exceed 2^64"]);
+        assert_mentions(&refused.error, &["exceed 2^64"]);
         // Nothing of this has been seen by the other rank.
         gathers(provider, &communicators, 1, 5000);
     });
@@ -43,17 +43,17 @@ fn more_chunks_than_sequence_numbers_are_refused_with_the_limit() {
     with_cards(2, |provider, cards| {
         let config = config().psn_bits(Some(4)).max_receive_bytes(64 << 10);
         let communicators = connect(cards.iter(), &config);
-        // 2 ranks x 20 chunks in two subgroups: 20 each, of which 4 bits tell 16 apart.
+        // 2 ranks x 20 chunks in two subgroups: 20 each, of which 4 bits distinguish 16.
         let buffer = |len| cards[0].buffer(len).expect("a buffer");
         let refused = communicators[0].allgather(buffer(20 * 4096), buffer(40 * 4096)).expect_err("too long");
-        told(&refused.error, &["20 chunks", "4 bits", "16", "psn_bits"]);
+        assert_mentions(&refused.error, &["20 chunks", "4 bits", "16", "psn_bits"]);
         let refused = communicators[0].broadcast(buffer(33 * 4096), 0).expect_err("one chunk too many");
-        told(&refused.error, &["17 chunks", "4 bits", "16"]);
+        assert_mentions(&refused.error, &["17 chunks", "4 bits", "16"]);
         // Exactly all numbers: 16 in each subgroup.
         gathers(provider, &communicators, 2, 16 * 4096);
         let config = config.psn_bits(Some(32));
         let error = Pending::new(&cards[0], 0, 2, config).expect_err("no such immediate");
-        told(&error, &["psn_bits is 32", "1 to 31"]);
+        assert_mentions(&error, &["psn_bits is 32", "1 to 31"]);
     });
 }
 
@@ -63,7 +63,7 @@ fn budgets_that_are_exceeded_are_named_and_nothing_is_taken() {
         let refused = |config: Config, words: &[&str]| {
             let error = Pending::new(&cards[0], 0, 2, config).expect_err("refused");
             assert!(matches!(error, Error::Budget { .. }), "{error}");
-            told(&error, words);
+            assert_mentions(&error, words);
         };
         assert_eq!(cards[0].hot_bytes(), 0);
         let deep = config().with_subgroups(16).slots(8192);
@@ -195,7 +195,7 @@ fn an_operation_cancelled_at_any_moment_ends_on_all_ranks() {
                         failed += 1;
                         let error = &end.error;
                         assert!(matches!(error, Error::Failed { .. } | Error::Broken { .. }), "{error}");
-                        told(error, &[&format!("rank {failed_rank} cancelled")]);
+                        assert_mentions(error, &[&format!("rank {failed_rank} cancelled")]);
                     }
                 }
             }

@@ -9,8 +9,8 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use flexcast::{Card, Communicator, Config, Error, Failed, Outcome, Overheads, Request, Test, ThreadOptions};
+use flexcast_tests::assert_mentions;
 use flexcast_tests::communicators::{self, Under, check, connect, drive, gather, gathers, with_cards};
-use flexcast_tests::told;
 
 const BYTES: usize = 5000;
 /// Longest that any test here may take on a busy computer.
@@ -176,7 +176,7 @@ fn a_progress_thread_that_cannot_run_where_it_should_is_refused() {
             let endpoint = pending.endpoint();
             let error = pending.connect(&[endpoint]).map(drop).expect_err("no such processor");
             assert!(matches!(error, Error::ProgressThread { cpu: Some(of), .. } if of == cpu), "{error}");
-            told(&error, &[&cpu.to_string(), "choose a processor"]);
+            assert_mentions(&error, &[&cpu.to_string(), "choose a processor"]);
         }
     });
 }
@@ -185,22 +185,22 @@ fn a_progress_thread_that_cannot_run_where_it_should_is_refused() {
 fn requests_are_futures_that_progress_threads_end() {
     with_cards(2, |_, cards| {
         let communicators = connect(cards.iter(), &with_threads());
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         thread::scope(|scope| {
             for communicator in &communicators {
-                let tell = tell.clone();
+                let sender = sender.clone();
                 scope.spawn(move || {
                     for round in 0..4 {
                         let (outcome, polls) = block_on(gather(communicator, round, BYTES));
                         check(&outcome.expect("success"), round, 2, BYTES);
-                        tell.send(polls).expect("heard");
+                        sender.send(polls).expect("received");
                     }
                 });
             }
         });
-        drop(tell);
+        drop(sender);
         // A future that is polled without having been woken would be polled far more often.
-        let polls: Vec<u32> = told.iter().collect();
+        let polls: Vec<u32> = receiver.iter().collect();
         assert!(polls.len() == 8 && polls.iter().all(|polls| *polls <= 3), "{polls:?}");
     });
 }
@@ -233,9 +233,9 @@ fn a_future_ends_by_whoever_makes_progress() {
             check(&outcome.expect("success"), 2, 2, BYTES);
             // Once more: over, and nothing hangs.
             let Poll::Ready(Err(over)) = future.as_mut().poll(&mut Context::from_waker(&waker)) else {
-                panic!("told twice");
+                panic!("reported twice");
             };
-            told(&over.error, &["is over", "again"]);
+            assert_mentions(&over.error, &["is over", "again"]);
         }
         assert_eq!(woken.load(Ordering::Relaxed), 2, "each is woken once");
     });
@@ -271,11 +271,11 @@ fn a_request_is_waited_for_once() {
             }
             cards[0].device().expect("an RDMA device").provider().relax().relax();
         }
-        // Its end has been told: a wait for it ends at once, with the reason.
+        // Its end has been reported: a wait for it ends at once, with the reason.
         let failed: Box<Failed> = request.wait().expect_err("over");
         assert!(matches!(failed.error, Error::RequestOver { request: 1 }), "{failed}");
         assert!(failed.receive.is_none() && failed.send.is_none());
-        told(&failed.error, &["request 1", "over"]);
+        assert_mentions(&failed.error, &["request 1", "over"]);
     });
 }
 

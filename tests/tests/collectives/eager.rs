@@ -185,7 +185,7 @@ fn without_a_rank(control: Control) {
     });
 }
 
-/// With the protocol on the card, too, where it is told that nothing may.
+/// With the protocol on the card, too, where it is configured so that nothing may.
 #[test]
 fn small_operations_are_multicast_where_nothing_may_ride_on_the_barrier() {
     let mut params = params(Operation::Allgather, 3, 50);

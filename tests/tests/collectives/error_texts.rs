@@ -100,7 +100,7 @@ fn errors_of_the_collective_library_say_their_sentence_in_debug() {
     let source = flexio::Error::Foreign { what: "application", parent: "provider" };
     let broke = p2p::Error::Connection { peer: 1, source };
     says_its_sentence(&broke, "application belongs to another provider");
-    // A cause that the sentence names already is not told twice.
+    // A cause that the sentence names already is not given twice.
     let refusal = flexio::Error::Foreign { what: "key", parent: "card" };
     let lacks = flexcast::Error::Unsupported { what: "group keys", next: "take UD", refusal };
     assert_eq!(format!("{lacks:?}").matches("key belongs to another card").count(), 1, "{lacks:?}");
@@ -150,7 +150,7 @@ fn no_text_of_the_libraries_names_an_option_of_the_tool() {
 }
 
 #[test]
-fn programs_in_c_can_tell_what_is_not_installed_from_what_is_no_image() {
+fn programs_in_c_can_distinguish_what_is_not_installed_from_what_is_no_image() {
     let Some(compiler) = compiler() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let (program, libraries) = (compile(compiler, "open", folder.path()), &allgather(true).libraries);

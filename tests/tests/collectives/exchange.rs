@@ -6,8 +6,8 @@ use emu_machine::{Config, with_world};
 use flexcast::p2p::algorithm::{Allreduce, Alltoall, Operation, Reduce, ReduceScatter};
 use flexcast::p2p::{self, Buffer, Error, reference};
 use flexcast::reduce::{DataType, Operator, Reduction};
+use flexcast_tests::assert_mentions;
 use flexcast_tests::ranks::{Ranks, bytes_of, with_ranks};
-use flexcast_tests::told;
 use flexio::Bound;
 
 fn machine(ranks: u32, loss_ppm: u32) -> Config {
@@ -98,7 +98,7 @@ fn blocks_of_an_alltoall_that_do_not_fit_are_refused() {
         let [a, b] = [0, 100].map(|offset| Buffer { region: &first, offset });
         let mut refused = |send: &[u64], receive: &[u64], words: &[&str]| {
             let error = ranks.groups[0].alltoallv(linear, send, receive, a, b).expect_err("it does not fit");
-            told(&error, words);
+            assert_mentions(&error, words);
         };
         refused(&[10], &[10, 20], &["number of blocks", "1", "2, one for each rank"]);
         refused(&[10, 5], &[10, 20], &["block 1 ends at 5"]);
@@ -110,8 +110,8 @@ fn blocks_of_an_alltoall_that_do_not_fit_are_refused() {
         ranks.groups[1].alltoallv(linear, &[30, 40], &[20, 30], c, d)?;
         let outcomes = ranks.outcomes();
         let errors: Vec<&Error> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
-        let mismatch = errors.iter().find(|error| matches!(error, Error::Mismatch { .. })).expect("one is told");
-        told(*mismatch, &["Alltoall (linear)", "30 bytes", "20 bytes"]);
+        let mismatch = errors.iter().find(|error| matches!(error, Error::Mismatch { .. })).expect("one is reported");
+        assert_mentions(*mismatch, &["Alltoall (linear)", "30 bytes", "20 bytes"]);
         Ok(())
     })
     .expect("it works up to there");
@@ -230,7 +230,7 @@ fn shares_of_a_reduce_scatter_may_differ_in_length() {
             let region = ranks.memory(0, 16_000, &[])?;
             let own = Buffer { region: &region, offset: 0 };
             let refused = ranks.groups[0].reduce_scatterv(algorithm, SUM_I32, &[1, 2], own);
-            told(&refused.expect_err("two shares"), &["2 shares among 6 ranks"]);
+            assert_mentions(&refused.expect_err("two shares"), &["2 shares among 6 ranks"]);
             Ok(())
         })
         .expect("it works");
@@ -417,7 +417,8 @@ fn gathers_and_scatters_that_do_not_fit_are_refused() {
         let (first, second) = (ranks.memory(0, 200, &[])?, ranks.memory(1, 200, &[])?);
         let [a, b] = [0, 100].map(|offset| Buffer { region: &first, offset });
         let group = &mut ranks.groups[0];
-        let refused = |result: Result<(), Error>, words: &[&str]| told(&result.expect_err("it does not fit"), words);
+        let refused =
+            |result: Result<(), Error>, words: &[&str]| assert_mentions(&result.expect_err("it does not fit"), words);
         refused(group.gather(0, 10, a, None), &["the root has a receive buffer"]);
         refused(group.scatter(0, 10, None, a), &["the root has a send buffer"]);
         refused(group.gather(2, 10, a, Some(b)), &["rank 2 of 2"]);
@@ -431,8 +432,8 @@ fn gathers_and_scatters_that_do_not_fit_are_refused() {
         ranks.groups[1].gatherv(0, 30, Buffer { region: &second, offset: 0 }, None)?;
         let outcomes = ranks.outcomes();
         let errors: Vec<&Error> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
-        let mismatch = errors.iter().find(|error| matches!(error, Error::Mismatch { .. })).expect("one is told");
-        told(*mismatch, &["Gather", "30 bytes", "20 bytes", "root 0"]);
+        let mismatch = errors.iter().find(|error| matches!(error, Error::Mismatch { .. })).expect("one is reported");
+        assert_mentions(*mismatch, &["Gather", "30 bytes", "20 bytes", "root 0"]);
         Ok(())
     })
     .expect("it works up to there");
@@ -482,8 +483,8 @@ fn ranks_that_reduce_otherwise_are_reported() {
         }
         let outcomes = ranks.outcomes();
         let errors: Vec<&Error> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
-        let mismatch = errors.iter().find(|error| matches!(error, Error::Mismatch { .. })).expect("one is told");
-        told(*mismatch, &["AllReduce (ring)", "sum of f32", "sum of i32"]);
+        let mismatch = errors.iter().find(|error| matches!(error, Error::Mismatch { .. })).expect("one is reported");
+        assert_mentions(*mismatch, &["AllReduce (ring)", "sum of f32", "sum of i32"]);
         assert!(ranks.groups[0].result()?.is_empty(), "no result of an operation that failed");
         Ok(())
     })

@@ -112,8 +112,8 @@ fn most_injecting(recording: &Recording) -> (usize, usize) {
     (spans.len(), spans.values().map(|(from_ps, _)| at(*from_ps)).max().unwrap_or(0))
 }
 
-/// As many at most, wherever the protocol runs. A lookahead lets the next root begin sooner, and shows that the count
-/// can tell.
+/// As many at most, wherever the protocol runs. A lookahead lets the next root begin sooner, which shows that the count
+/// detects more.
 #[test]
 fn at_most_as_many_ranks_inject_as_there_are_chains() {
     for control in [Control::Host, Control::Device] {

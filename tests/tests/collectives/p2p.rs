@@ -245,15 +245,15 @@ fn a_silent_rank_is_named_within_the_bound() {
         let start_ps = ranks.provider.relax().now_ps();
         let mut outcomes = ranks.outcomes().into_iter();
         assert!(ranks.provider.relax().now_ps() - start_ps < 60_000_000_000, "the bound is 50 ms");
-        let mut told = || match outcomes.next() {
+        let mut timeout = || match outcomes.next() {
             Some(Err(Error::Timeout { peer, what, .. })) => Some((peer, what)),
             Some(Ok(())) => None,
             other => panic!("{other:?}"),
         };
-        assert_eq!(told(), Some((3, "a message")));
-        assert_eq!(told(), Some((2, "the buffer address")));
-        assert_eq!(told(), None, "rank 2 has nothing to wait for");
-        assert_eq!(told(), Some((2, "a message")));
+        assert_eq!(timeout(), Some((3, "a message")));
+        assert_eq!(timeout(), Some((2, "the buffer address")));
+        assert_eq!(timeout(), None, "rank 2 has nothing to wait for");
+        assert_eq!(timeout(), Some((2, "a message")));
         let again = ranks.groups[0].progress().unwrap_err();
         assert!(matches!(again, Error::Failed), "{again}");
         Ok(())
@@ -365,27 +365,27 @@ fn what_cannot_be_is_refused_and_leaves_the_group_usable() {
         let regions = (0..3).map(|rank| ranks.memory(rank, 30, &[])).collect::<Result<Vec<_>, Error>>()?;
         let receive = Buffer { region: &regions[0], offset: 0 };
         let group = &mut ranks.groups[0];
-        let told = |result: Result<(), Error>, word: &str| {
+        let assert_refused = |result: Result<(), Error>, word: &str| {
             let text = result.unwrap_err().to_string();
             assert!(text.contains(word), "{text}");
         };
-        told(group.allgather(Allgather::Ring, 11, None, receive), "33 bytes at offset 0");
-        told(group.allgather(Allgather::Ring, 10, None, Buffer { offset: u64::MAX, ..receive }), "offset");
-        told(
+        assert_refused(group.allgather(Allgather::Ring, 11, None, receive), "33 bytes at offset 0");
+        assert_refused(group.allgather(Allgather::Ring, 10, None, Buffer { offset: u64::MAX, ..receive }), "offset");
+        assert_refused(
             group.allgather(Allgather::Ring, 10, Some(Buffer { offset: 21, ..receive }), receive),
             "10 bytes at offset 21",
         );
-        told(group.allgather(Allgather::Ring, u64::MAX, None, receive), "2^64");
-        told(group.allgatherv(Allgather::Ring, &[1, 2], None, receive), "2: must be 3");
-        told(group.allgatherv(Allgather::Ring, &[1, 3, 2], None, receive), "block 2 ends at 2");
+        assert_refused(group.allgather(Allgather::Ring, u64::MAX, None, receive), "2^64");
+        assert_refused(group.allgatherv(Allgather::Ring, &[1, 2], None, receive), "2: must be 3");
+        assert_refused(group.allgatherv(Allgather::Ring, &[1, 3, 2], None, receive), "block 2 ends at 2");
         // The ring is connected in one direction of use: receives are posted for the left neighbour only.
-        told(group.allgather(Allgather::Linear, 1, None, receive), "prepare the group");
-        told(group.broadcast(Broadcast::Chain, 3, 8, 8, receive), "rank 3 of 3");
-        told(group.broadcast(Broadcast::Knomial { radix: 0 }, 0, 8, 8, receive), "radix 0");
-        told(group.broadcast(Broadcast::Chain, 0, 8, 0, receive), "0 bytes");
+        assert_refused(group.allgather(Allgather::Linear, 1, None, receive), "prepare the group");
+        assert_refused(group.broadcast(Broadcast::Chain, 3, 8, 8, receive), "rank 3 of 3");
+        assert_refused(group.broadcast(Broadcast::Knomial { radix: 0 }, 0, 8, 8, receive), "radix 0");
+        assert_refused(group.broadcast(Broadcast::Chain, 0, 8, 0, receive), "0 bytes");
         group.allgather(Allgather::Ring, 10, None, receive)?;
-        told(group.allgather(Allgather::Ring, 10, None, receive), "operation 0 is not complete");
-        told(group.allgatherv(Allgather::Ring, &[1, 2, 3], None, receive), "operation 0 is not complete");
+        assert_refused(group.allgather(Allgather::Ring, 10, None, receive), "operation 0 is not complete");
+        assert_refused(group.allgatherv(Allgather::Ring, &[1, 2, 3], None, receive), "operation 0 is not complete");
         for (group, region) in ranks.groups.iter_mut().zip(&regions).skip(1) {
             group.allgather(Allgather::Ring, 10, None, Buffer { region, offset: 0 })?;
         }
@@ -398,16 +398,16 @@ fn what_cannot_be_is_refused_and_leaves_the_group_usable() {
 fn set_up_refuses_what_cannot_be() {
     let place = RankInfo::new(0, 2).unwrap();
     let config = |writes, write_bytes| p2p::Config { writes, write_bytes, ..p2p::Config::default() };
-    let told = |operations: &[Operation], config, word: &str| {
+    let assert_refused = |operations: &[Operation], config, word: &str| {
         let text = Connections::new(place, operations, config).unwrap_err().to_string();
         assert!(text.contains(word), "{text}");
     };
     let chain = |root, blocks| [Operation::Broadcast { algorithm: Broadcast::Chain, root, blocks }];
-    told(&[], config(0, 1), "writes under way is 0");
-    told(&[], config(4097, 1), "1 to 4096");
-    told(&[], config(1, u32::MAX), "longest write");
-    told(&chain(1, 40_000), config(1, 1), "40000: must be 1 to 32768");
-    told(&chain(2, 1), config(1, 1), "rank 2 of 2");
+    assert_refused(&[], config(0, 1), "writes under way is 0");
+    assert_refused(&[], config(4097, 1), "1 to 4096");
+    assert_refused(&[], config(1, u32::MAX), "longest write");
+    assert_refused(&chain(1, 40_000), config(1, 1), "40000: must be 1 to 32768");
+    assert_refused(&chain(2, 1), config(1, 1), "rank 2 of 2");
 
     // Endpoints that do not belong together.
     let ring = [Operation::Allgather(Allgather::Ring)];

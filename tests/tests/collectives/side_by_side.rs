@@ -72,9 +72,9 @@ fn blocks_come_to_their_displacements_and_the_gaps_stay_as_they_are() {
     assert!(simulate(&params(Operation::Broadcast, side)).digest_ok);
 }
 
-/// What happens to a call of one communicator is not told to the others.
+/// What happens to a call of one communicator is not reported to the others.
 #[test]
-fn a_cancelled_communicator_leaves_those_beside_it_alone() {
+fn a_cancelled_communicator_leaves_the_others_alone() {
     let side = Side { communicators: 2, split: Some(1), ..Side::default() };
     let cancel = HostFault::Cancel { rank: 1, after_ps: 30 * PS_PER_US };
     let report = simulate(&SimParams { host_faults: vec![cancel], ..params(Operation::Allgather, side) });
@@ -82,9 +82,9 @@ fn a_cancelled_communicator_leaves_those_beside_it_alone() {
     assert_eq!((report.failures, report.failures_beside), (5, 0), "{:?}", report.errors);
 }
 
-/// A host that looks every 200 us delays what it has to do, and nothing comes out wrong.
+/// A host that polls every 200 us delays what it has to do, and nothing comes out wrong.
 #[test]
-fn a_host_that_looks_seldom_delays_and_breaks_nothing() {
+fn a_host_that_polls_seldom_delays_and_breaks_nothing() {
     let slow = HostFault::Slow { rank: 2, every_ps: 200 * PS_PER_US };
     let plain = SimParams { iterations: 1, ..params(Operation::Allgather, Side::default()) };
     let late = simulate(&SimParams { host_faults: vec![slow], ..plain.clone() });

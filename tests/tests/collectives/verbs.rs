@@ -12,8 +12,8 @@ use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
 use flexcast_lab::sim::side::Side;
 use flexcast_lab::sim::skew::PostSkew;
+use flexcast_tests::assert_mentions;
 use flexcast_tests::communicators::{Under, drive, gather, gathers};
-use flexcast_tests::told;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -213,7 +213,7 @@ fn a_bad_network_costs_time_and_no_bytes() {
 }
 
 #[test]
-fn ranks_that_post_late_or_look_seldom_lose_nothing() {
+fn ranks_that_post_late_or_poll_seldom_lose_nothing() {
     for (skew_us, every_us) in [(300, 0), (0, 40), (100, 15)] {
         let mut params = params(4, Operation::Allgather, 300_000);
         params.skew = PostSkew { skew_us };
@@ -295,7 +295,7 @@ fn a_silent_rank_is_named_by_all_within_the_bound() {
                             Err(end) => {
                                 let failure = end.report.failure.expect("why");
                                 assert!(matches!(failure.cause, Cause::Silent(_)), "{end}");
-                                told(&end.error, &[&format!("rank {silent} was silent")]);
+                                assert_mentions(&end.error, &[&format!("rank {silent} was silent")]);
                                 assert!(end.receive.is_some(), "the buffer comes back");
                                 failed += 1;
                             }
@@ -324,7 +324,7 @@ fn operations_end_on_all_ranks_when_one_cancels_and_buffers_come_back() {
         });
         for one in &all {
             let failed = one.done.as_ref().expect("driven to its end").as_ref().expect_err("cancelled");
-            told(&failed.error, &["rank 1 cancelled the operation"]);
+            assert_mentions(&failed.error, &["rank 1 cancelled the operation"]);
             assert!(failed.send.is_some() && failed.receive.is_some());
         }
     });
@@ -353,8 +353,8 @@ fn what_this_datapath_has_not_is_refused_with_what_there_is() {
             |config: Config| Pending::new(&cards[0], 0, 2, config).map(drop).expect_err("refused").to_string();
         let one =
             Pending::new(&cards[0], 0, 1, Config::default().with_subgroups(5).slots(64)).expect("its part is made");
-        let told = [one.endpoint()];
-        let one = one.connect(&told).expect("alone");
+        let endpoints = [one.endpoint()];
+        let one = one.connect(&endpoints).expect("alone");
         assert_eq!((one.config().subgroups, one.config().slots, one.footprint().threads), (1, 512, 0), "of all five");
         for (config, words) in [
             (config().control(Control::Device), ["control is device", "host with the datapath verbs"]),
@@ -372,8 +372,8 @@ fn what_this_datapath_has_not_is_refused_with_what_there_is() {
             .zip(0..)
             .map(|((config, card), rank)| Pending::new(card, rank, 2, config).expect("its part is made"))
             .collect();
-        let told: Vec<_> = parts.iter().map(Pending::endpoint).collect();
-        let error = parts.into_iter().next().expect("two").connect(&told).expect_err("they differ").to_string();
+        let endpoints: Vec<_> = parts.iter().map(Pending::endpoint).collect();
+        let error = parts.into_iter().next().expect("two").connect(&endpoints).expect_err("they differ").to_string();
         assert!(error.contains("rank 1 has eager_bytes 64, this rank 0"), "{error}");
     });
 }

@@ -1,5 +1,5 @@
 //! Collectives whose data goes straight into the user's buffer: UC Writes to groups, as only the emulator has them, and
-//! to each rank; beside datagrams where the same must hold for all. With the real firmware, all ranks in one thread.
+//! to each rank; and datagrams, where the same must hold for all. With the real firmware, all ranks in one thread.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
 use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::communicators::{self, connect, contribution, ended, gathered, with_machine};
-use flexcast_tests::{image_bytes, told};
+use flexcast_tests::{assert_mentions, image_bytes};
 use flexio::Provider;
 
 const ALL: [Transport; 3] = [Transport::Ud, Transport::UcMulticast, Transport::UcUnicast];
@@ -32,7 +32,7 @@ fn params(transport: Transport, operation: Operation, ranks: u32, bytes: u64) ->
     SimParams { ranks, operation, bytes, root: ranks - 1, warm_up: 0, config, ..SimParams::default() }
 }
 
-/// Runs a simulation, with races looked for, in which every rank must have every byte.
+/// Runs a simulation, under the race detector, in which every rank must have every byte.
 fn simulate(params: &SimParams, loss_ppm: u32) -> Report {
     let machine = Machine { loss_ppm: Some(loss_ppm), detect_races: true, seed: Some(3), ..Machine::default() };
     let machine = machine.config_of(params.cards()).expect("a switch");
@@ -84,12 +84,15 @@ fn long_messages_have_one_completion_and_are_lost_as_a_whole() {
 
         const LOSS: f64 = 0.01;
         let report = simulate(&params, 10_000);
-        let told = 1.0 - (1.0 - LOSS).powi(16);
+        let expected = 1.0 - (1.0 - LOSS).powi(16);
         let lost = report.recovered_chunks as f64 / chunks as f64;
-        assert!((told * 0.8..told * 1.2).contains(&lost), "{transport:?}: {lost} of the chunks lost, computed {told}");
+        assert!(
+            (expected * 0.8..expected * 1.2).contains(&lost),
+            "{transport:?}: {lost} of the chunks lost, computed {expected}"
+        );
         assert_eq!(report.recovered_chunks * (64 << 10), report.recovered_bytes, "whole messages are fetched");
         let cqes = report.workers.expect("workers").cqes;
-        assert_eq!(cqes + report.recovered_chunks, chunks, "{transport:?}: every message is told of or fetched");
+        assert_eq!(cqes + report.recovered_chunks, chunks, "{transport:?}: every message is announced or fetched");
     }
 }
 
@@ -144,7 +147,7 @@ fn config(transport: Transport) -> Config {
         .overheads(Overheads { cutoff_slack: Duration::from_micros(100), ..Config::default().overheads })
 }
 
-/// Runs `body` with so many cards at a switch, and looks for races.
+/// Runs `body` with so many cards at a switch, under the race detector.
 fn with_cards(count: usize, uc_multicast: bool, faults: FaultScript, body: impl FnOnce(&Provider, &[Card])) {
     let topology = Topology::named(&format!("switch-{count}")).expect("a switch");
     let network = NetworkConfig { topology, faults, hosts: Vec::new() };
@@ -231,7 +234,8 @@ fn no_packet_of_an_operation_changes_the_buffer_once_it_is_released() {
                 wait_until(provider, HELD_FROM_PS + 20_000 * PS_PER_US);
                 // Receive contexts report when an operation ends.
                 gather(provider, &communicators, buffers, (8, BYTES));
-                discarded += communicators.iter().map(|c| c.receive_statistics().expect("told").wrong_id).sum::<u64>();
+                discarded +=
+                    communicators.iter().map(|c| c.receive_statistics().expect("reported").wrong_id).sum::<u64>();
             });
             assert_eq!(with_world(World::take_races).expect("the machine"), [], "{transport:?}");
         }
@@ -286,7 +290,10 @@ fn cards_that_lack_the_multicast_of_uc_are_refused_with_what_to_take_instead() {
     with_cards(2, false, FaultScript::default(), |provider, cards| {
         let error = Pending::new(&cards[0], 0, 2, config(Transport::UcMulticast)).expect_err("as real cards");
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-        told(&error, &["no multicast of UC queue pairs", "group keys", "Transport::UcUnicast", "Transport::Ud"]);
+        assert_mentions(
+            &error,
+            &["no multicast of UC queue pairs", "group keys", "Transport::UcUnicast", "Transport::Ud"],
+        );
         // The others do not need it.
         for transport in [Transport::Ud, Transport::UcUnicast] {
             let communicators = connect(cards.iter(), &config(transport));
@@ -304,7 +311,7 @@ fn ranks_with_different_transports_are_refused() {
         let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
         for (own, pending) in pending.into_iter().enumerate() {
             let error = pending.connect(&endpoints).expect_err("they do not fit");
-            told(&error, &[&format!("rank {} has transport", 1 - own), "one configuration"]);
+            assert_mentions(&error, &[&format!("rank {} has transport", 1 - own), "one configuration"]);
         }
     });
 }

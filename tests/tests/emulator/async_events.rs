@@ -1,4 +1,4 @@
-//! Failures that no completion tells, as a host program learns of them: queues of the host, and queues on DPA memory.
+//! Failures that no completion reports, as a host program learns of them: queues of the host, and queues on DPA memory.
 
 use emu_machine::Config;
 use flexcast_tests::code::{self, *};
@@ -61,7 +61,7 @@ fn an_overrun_on_dpa_memory_is_reported_by_number() {
                 AsyncEvent::QueuePair { number: qp.number(), failure }
             ]
         );
-        assert_eq!(all(device), [], "each is told once");
+        assert_eq!(all(device), [], "each is reported once");
     });
 }
 

@@ -7,9 +7,9 @@ use flexcast_hw::{
     ControlSegment, Cqe, CqeOpcode, DataSegment, ErrorCqe, QpDoorbellRecord, RemoteAddressSegment, Syndrome, WqeOpcode,
     WriteWqe, outbox,
 };
+use flexcast_tests::assert_mentions;
 use flexcast_tests::code::{self, *};
 use flexcast_tests::harness::skipped;
-use flexcast_tests::told;
 use flexcast_tests::world::{doorbell_program, get, put, ring, settle, world};
 use flexio::{
     Access, AddressHandle, Bound, CompletionQueue, Connection, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths,
@@ -150,7 +150,7 @@ fn the_library_refuses_a_slice_out_of_range() {
     pair(Transport::Rc, 16, |a, _| {
         let error = a.memory.slice(4000, 97).expect_err("one byte too many");
         assert!(matches!(error, Error::RegionRange { offset: 4000, len: 97, region_len: 4096, .. }), "{error}");
-        told(&error, &["97 bytes at offset 4000", "4096 bytes"]);
+        assert_mentions(&error, &["97 bytes at offset 4000", "4096 bytes"]);
         assert!(a.memory.slice(u64::MAX, 2).is_err());
         assert!(a.memory.read(4096, &mut [0]).is_err());
         assert!(a.memory.write(usize::MAX, &[0, 0]).is_err());
@@ -225,12 +225,12 @@ fn completion_queue_overrun() {
         }
         settle();
         assert_eq!(counters(0).cq_overruns, 1);
-        // What had been completed before is still there, then the failure is told, every time.
+        // What had been completed before is still there, then the failure is reported, every time.
         assert_eq!(a.sends.poll().expect("what is there").len(), 2);
         for _ in 0..2 {
             let error = a.sends.poll().expect_err("the queue has failed");
             assert!(matches!(error, Error::Verbs { call: "ibv_poll_cq", .. }), "{error}");
-            told(&error, &["overrun"]);
+            assert_mentions(&error, &["overrun"]);
         }
         // So does a wait, at once instead of at its bound.
         let before = a.provider().relax().now_ps();
@@ -249,7 +249,7 @@ fn receive_ring_empty_datagram() {
         a.sent().expect("it has left");
         let error = b.received().expect_err("nothing was posted to receive it");
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
-        told(&error, &["a receive", "the bound is 1000 us"]);
+        assert_mentions(&error, &["a receive", "the bound is 1000 us"]);
         assert_eq!(counters(1).rnr_drops, 1);
         // The next one finds a receive: nothing is stuck.
         b.qp.post_receive(9, b.whole()).expect("posted");
@@ -379,7 +379,7 @@ fn device_key_out_of_range_or_of_another_domain() {
         copy(64, key.id(), FLAG_SIGNALLED);
         let good = Cqe::read_from_bytes(&get::<64>(cq.ring())).expect("64 bytes");
         assert_eq!((good.opcode(), good.wqe_counter.get()), (Ok(CqeOpcode::Requester), 0));
-        // Not signalled: a failure is told all the same.
+        // Not signalled: a failure is reported all the same.
         copy(65, key.id(), 0);
         let bad = ErrorCqe::read_from_bytes(&get::<64>(cq.ring().offset(64))).expect("64 bytes");
         assert_eq!(bad.op_own >> 4, CqeOpcode::RequesterError as u8);
@@ -457,7 +457,7 @@ fn device_completion_queue_overrun_and_empty_receive_ring() {
         let events = async_events();
         let overrun = AsyncEvent::CqError { cqn: cq.number(), cause: FailureCause::Overrun };
         assert!(events.contains(&(0, overrun)), "{events:?}");
-        assert_eq!(state(qp.number()), QpState::Err, "its queue pair cannot tell anybody anything any more");
+        assert_eq!(state(qp.number()), QpState::Err, "its queue pair cannot report anything to anybody any more");
         process.check().expect("the process lives");
     });
 }
@@ -468,10 +468,13 @@ fn unknown_device() {
     let error = provider.open("mlx5_9").expect_err("there are two");
     let Error::UnknownDevice { name, present } = &error else { panic!("{error}") };
     assert_eq!((name.as_str(), &present[..]), ("mlx5_9", &["mlx5_0".to_owned(), "mlx5_1".to_owned()][..]));
-    told(&error, &["no device `mlx5_9`", "mlx5_0, mlx5_1"]);
+    assert_mentions(&error, &["no device `mlx5_9`", "mlx5_0, mlx5_1"]);
     // A card that one configuration lacks.
     let provider = code::cards(Config { cards: 1, ..Config::default() });
-    told(&provider.open("mlx5_1").expect_err("there is one"), &["no device `mlx5_1`", "this provider has mlx5_0"]);
+    assert_mentions(
+        &provider.open("mlx5_1").expect_err("there is one"),
+        &["no device `mlx5_1`", "this provider has mlx5_0"],
+    );
 }
 
 #[test]
@@ -480,7 +483,10 @@ fn system_provider_without_doca() {
         Ok(_) => skipped("DOCA is installed"),
         Err(error) => {
             assert!(matches!(error, Error::NotInstalled { .. }), "{error}");
-            told(&error, &["DOCA not installed", "libflexio.so", "install the DOCA host packages", "LD_LIBRARY_PATH"]);
+            assert_mentions(
+                &error,
+                &["DOCA not installed", "libflexio.so", "install the DOCA host packages", "LD_LIBRARY_PATH"],
+            );
         }
     }
 }
@@ -492,7 +498,7 @@ fn sizes_out_of_range() {
         let error = result.expect_err("out of range");
         let Error::OutOfRange { value, .. } = &error else { panic!("{error}") };
         assert_eq!(*value, wanted, "{error}");
-        told(&error, words);
+        assert_mentions(&error, words);
     }
     with_process(Config::default(), &image(&[RET], &[RET]), |process| {
         let outbox = Outbox::new(process).expect("an outbox");
@@ -526,7 +532,7 @@ fn sizes_out_of_range() {
         // The heap: what does not fit is refused with what is left, and what fits still does.
         let error = DeviceBuffer::zeroed(process, 1 << 40).expect_err("larger than the heap");
         assert!(matches!(error, Error::FlexIo { call: "flexio_buf_dev_alloc", .. }), "{error}");
-        told(&error, &["1099511627776 bytes", "HeapInfo"]);
+        assert_mentions(&error, &["1099511627776 bytes", "HeapInfo"]);
         let buffer = DeviceBuffer::zeroed(process, 64).expect("it fits");
         let error = buffer.write(60, &[0; 5]).expect_err("one byte too many");
         assert!(matches!(error, Error::DeviceRange { offset: 60, len: 5, buffer_len: 64, .. }), "{error}");
@@ -545,7 +551,7 @@ fn objects_of_another_process_or_card() {
     let handler = flexio::EventHandler::new(&processes[0], "handler", 0, flexio::Affinity::Any).expect("a handler");
     let foreign = DpaCompletionQueue::new(&outboxes[1], 4, CqTarget::Thread(&handler)).expect_err("another process");
     assert!(matches!(foreign, Error::Foreign { what: "event handler", parent: "process" }), "{foreign}");
-    told(&foreign, &["event handler belongs to another process", "create both from one"]);
+    assert_mentions(&foreign, &["event handler belongs to another process", "create both from one"]);
     let cqs = outboxes.each_ref().map(|outbox| DpaCompletionQueue::new(outbox, 4, CqTarget::Polled).expect("a queue"));
     let depths = DpaDepths { log_send: Some(2), log_receive: Some(2) };
     let foreign = DpaQueuePair::builder(Transport::Rc, depths)
@@ -564,6 +570,6 @@ fn objects_of_another_process_or_card() {
     for unit in [unit, flexio::Affinity::Unit(0), flexio::Affinity::Unit(255), flexio::Affinity::Group(1)] {
         let error = flexio::EventHandler::new(&processes[1], "handler", 0, unit).expect_err("not to be had");
         assert!(matches!(error, Error::FlexIo { call: "flexio_event_handler_create", .. }), "{error}");
-        told(&error, &[&format!("{unit:?}")]);
+        assert_mentions(&error, &[&format!("{unit:?}")]);
     }
 }

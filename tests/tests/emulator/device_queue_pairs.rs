@@ -6,8 +6,8 @@ use std::net::Ipv4Addr;
 use emu_machine::{Config, MemoryModel, World, layout};
 use flexcast_hw::wqe::FLAG_SIGNALLED;
 use flexcast_hw::{ControlSegment, Cqe, CqeOpcode, DataSegment, QpDoorbellRecord, WqeOpcode, outbox};
+use flexcast_tests::assert_mentions;
 use flexcast_tests::code::{self, *};
-use flexcast_tests::told;
 use flexcast_tests::world::{doorbell_program, get, put, ring, settle, world};
 use flexio::{
     Access, AddressHandle, Affinity, Application, Bound, CompletionQueue, Connection, CqTarget, Device, DeviceBuffer,
@@ -146,7 +146,7 @@ fn firmware_sends_to_one_queue_pair() {
             assert_eq!(drops, 1);
         });
         let error = UdAddress::new(other, Gid::default(), Mac::default(), 1 << 24, 0).expect_err("25 bits");
-        told(&error, &["queue pair number is 16777216", "24 bits"]);
+        assert_mentions(&error, &["queue pair number is 16777216", "24 bits"]);
         assert_eq!(UD_ADDRESS_BYTES, 48);
     });
 }
@@ -193,18 +193,18 @@ fn only_datagram_queue_pairs_join_groups() {
         let depths = DpaDepths { log_send: Some(4), log_receive: Some(4) };
         let connected = DpaQueuePair::builder(Transport::Uc, depths).build(&cq, &cq).expect("a queue pair");
         let error = MulticastMembership::attach(&connected, group()).expect_err("it is connected");
-        told(&error, &["ATTACH_TO_MCG", "239.200.1.2", &format!("{:#x}", connected.number())]);
+        assert_mentions(&error, &["ATTACH_TO_MCG", "239.200.1.2", &format!("{:#x}", connected.number())]);
         let none = DpaDepths { log_send: None, log_receive: None };
         let error = DpaQueuePair::builder(Transport::Ud, none).build(&cq, &cq).expect_err("no queue");
-        told(&error, &["at least one of send and receive queue"]);
+        assert_mentions(&error, &["at least one of send and receive queue"]);
         let error = connected.post_empty_receives(17).expect_err("16 fit");
-        told(&error, &["17", "at most 16"]);
+        assert_mentions(&error, &["17", "at most 16"]);
     });
 }
 
 /// The rings of a queue pair made by command lie where the library says, and its path is the one that was asked for.
 #[test]
-fn queue_pairs_with_both_queues_are_laid_out_as_told() {
+fn queue_pairs_with_both_queues_are_laid_out_as_reported() {
     with_process(Config::default(), &image(&[RET], &[RET]), |process| {
         let outbox = Outbox::new(process).expect("an outbox");
         let cqs = [3, 4].map(|log| DpaCompletionQueue::new(&outbox, log, CqTarget::Polled).expect("a queue"));
@@ -230,7 +230,7 @@ fn queue_pairs_with_both_queues_are_laid_out_as_told() {
             .build(&cqs[0], &cqs[1])
             .expect("a queue pair");
         let error = qp.connect(&Connection::to(peer).first_psn(2).path(path)).expect_err("another path");
-        told(&error, &["`path`", "traffic_class: 164", "the default one", "by_command"]);
+        assert_mentions(&error, &["`path`", "traffic_class: 164", "the default one", "by_command"]);
         let retry = Retry { timeout_exponent: 20, count: 7 };
         let error = qp.connect(&Connection::to(peer).retry(retry)).expect_err("another timeout");
         assert!(error.to_string().starts_with("`retry` of a connection of a queue pair made by FlexIO is "), "{error}");
@@ -272,7 +272,7 @@ fn hosts_choose_the_traffic_class() {
             .expect_err("65 bytes");
         assert!(matches!(error, Error::Verbs { call: "ibv_post_send", .. }), "{error}");
         let error = AddressHandle::along(&pd, devices[1].port().gid, Path { service_level: 16, ..path });
-        told(&error.expect_err("a wide level"), &["service level", "16", "at most 15"]);
+        assert_mentions(&error.expect_err("a wide level"), &["service level", "16", "at most 15"]);
 
         // Connected queue pairs, on both sides of their connection.
         let rc = QueuePair::builder(&pd, Transport::Rc, depths).build(&sends, &sends).expect("a queue pair");
@@ -340,9 +340,9 @@ fn woken_by_the_host(memory: MemoryModel) {
     .expect("posted");
     assert_eq!(done.wait(BOUND, "the writes").expect("they arrive")[0].id, 3);
     settle();
-    let told = entry(&receives, 0);
-    assert_eq!((told.opcode(), told.byte_count.get()), (Ok(CqeOpcode::WriteImmediate), 0));
-    assert_eq!((told.immediate.get(), told.user_index.get()), (0xC0DE, 0x21));
+    let completion = entry(&receives, 0);
+    assert_eq!((completion.opcode(), completion.byte_count.get()), (Ok(CqeOpcode::WriteImmediate), 0));
+    assert_eq!((completion.immediate.get(), completion.user_index.get()), (0xC0DE, 0x21));
     let seen = get::<32>(lines.addr().offset(128));
     let words: Vec<u64> = seen.chunks(8).map(|b| u64::from_le_bytes(b.try_into().expect("eight bytes"))).collect();
     assert_eq!(words, [word(0), word(7), word(8), word(15)], "{memory:?}");
@@ -384,7 +384,7 @@ fn multicast_writes_need_no_copy_where_the_emulator_allows_them() {
         let key = GroupKey::new(member, KEY, user, 4096).expect("a group key");
         assert_eq!(key.key(), KEY);
         let twice = GroupKey::new(member, KEY, user, 0).expect_err("it stands for something");
-        told(&twice, &["CREATE_GENERAL_OBJECT", "group key 0x77"]);
+        assert_mentions(&twice, &["CREATE_GENERAL_OBJECT", "group key 0x77"]);
 
         let provider = user.pd().device().provider();
         let card = provider.open("mlx5_1").expect("the second card");
@@ -456,7 +456,7 @@ fn device_memory_is_written_by_its_key_alone() {
         }])
         .expect("posted");
         let error = done.wait(BOUND, "the write").expect_err("no right");
-        told(&error, &["the write completed in error"]);
+        assert_mentions(&error, &["the write completed in error"]);
         assert_eq!(get::<64>(buffer.addr()), [0; 64]);
     });
 }

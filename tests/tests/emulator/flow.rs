@@ -1,4 +1,4 @@
-//! The flow-level simulation beside the emulated cards: the same collective, frame by frame and by rates.
+//! The flow-level simulation, compared with the emulated cards: the same collective, frame by frame and by rates.
 
 use emu_config::Machine;
 use flexcast_lab::evaluate::point::{CABLE_GBIT_PER_S, wire_bytes};

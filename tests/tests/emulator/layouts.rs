@@ -341,7 +341,7 @@ fn write_is_parsed_and_completed() {
         fixture.arrived(TARGET, 100);
         assert_eq!(fixture.memory.get(TARGET + 100, 1), [0], "not a byte more");
         requester(&fixture, 0, WqeOpcode::Write, index);
-        assert_eq!(fixture.entry(RECEIVE_CQ, 0), Cqe::INITIAL, "a plain write tells its target nothing");
+        assert_eq!(fixture.entry(RECEIVE_CQ, 0), Cqe::INITIAL, "a plain write reports nothing to its target");
     }
 }
 
@@ -483,7 +483,7 @@ fn a_receive_that_is_too_short_fails_and_flushes_the_send() {
     assert_eq!((entry.op_own >> 4, entry.syndrome), (CqeOpcode::RequesterError as u8, Syndrome::Flushed as u8));
 }
 
-/// The ring's passes are told apart by the owner bit, and the doorbell record makes room for the next.
+/// The ring's passes are distinguished by the owner bit, and the doorbell record makes room for the next.
 #[test]
 fn owner_bits_and_the_consumer_record() {
     let mut fixture = Fixture::new(emu_nic::Transport::Rc);

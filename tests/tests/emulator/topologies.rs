@@ -133,13 +133,13 @@ fn weak_memory_and_the_race_detector_are_asked_for_by_name() {
 }
 
 #[test]
-fn cards_tell_the_rate_of_their_links() {
+fn cards_report_the_rate_of_their_links() {
     let folder = tempfile::tempdir().expect("a folder");
     let slow = "name = \"slow\"\n[links]\ngbit_per_s = 30\n[[switch]]\nname = \"a\"\nports = 4\n\
                 [[host]]\nname = \"x\"\nto = \"a\"\n[[host]]\nname = \"y\"\nto = \"a\"\n";
     let slow = file(&folder, "slow.toml", slow);
     let elf = image_bytes("allgather");
-    // 30 Gbit/s has no code: what is told is not above it.
+    // 30 Gbit/s has no code: what is reported is not above it.
     for (topology, rate) in [("back-to-back", 200), ("fat-tree-188", 56), (&slow.to_string_lossy(), 25)] {
         let provider = emulated(network(topology, &[]).config_of_pair().expect("a valid machine")).expect("a machine");
         let card = Card::open(&provider, "mlx5_0", Firmware { name: "allgather", elf: &elf }).expect("the card opens");

@@ -17,7 +17,7 @@ use flexcast_tests::harness::{installed, skipped};
 
 const IPV6_BYTES: usize = 40;
 const ETHERNET_BYTES: usize = 14;
-/// The packets leave the link's two ports in turn, this far apart.
+/// The packets leave the link's two ports in turn, at this interval.
 const STEP_PS: u64 = 1_234_567_891_000;
 
 /// One of every kind: opcodes by transport, place in the message, immediate and extended header, with the opcode of the
@@ -223,7 +223,7 @@ const GUESSES: [&str; 3] = ["eth_over_ib", "rpcrdma_infiniband", "mellanox_eoib"
 fn tshark(file: &Path, arguments: &[&str]) -> String {
     let output = Command::new("tshark")
         .arg("-n")
-        // RoCEv2 sends no UDP checksum, over IPv6 either; the dissector complains unless told so.
+        // RoCEv2 sends no UDP checksum, over IPv6 either; the dissector complains unless it is configured so.
         .args(["-o", "udp.ignore_ipv6_zero_checksum:TRUE", "-o", "ip.check_checksum:TRUE"])
         .args(GUESSES.into_iter().flat_map(|guess| ["--disable-heuristic", guess]))
         .arg("-r")
@@ -431,8 +431,8 @@ fn the_dissector_reads_what_was_sent() {
             assert_eq!(left.remove(field).as_ref(), Some(&text), "{field} of frame {} {packet:?}", n + 1);
         }
         for (field, value) in expected.numbers {
-            let told = left.remove(field).unwrap_or_else(|| panic!("no {field} in frame {} {packet:?}", n + 1));
-            assert_eq!(number(&told), value, "{field} of frame {} {packet:?}", n + 1);
+            let found = left.remove(field).unwrap_or_else(|| panic!("no {field} in frame {} {packet:?}", n + 1));
+            assert_eq!(number(&found), value, "{field} of frame {} {packet:?}", n + 1);
         }
         assert_eq!(left, Dissected::new(), "fields that were not sent, in frame {} {packet:?}", n + 1);
         assert_eq!(check_sequence(&frame), check_sequence_by_hand(&frame), "frame {} {packet:?}", n + 1);

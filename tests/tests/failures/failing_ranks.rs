@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use emu_machine::with_world;
 use flexcast::{Allgather, Buffer, Card, Cause, Communicator, Control, Error, Request, Test};
+use flexcast_tests::assert_mentions;
 use flexcast_tests::communicators::{Under, check, config, connect, drive, gather, with_cards};
-use flexcast_tests::told;
 
 const PS_PER_US: u64 = 1_000_000;
 
@@ -75,7 +75,7 @@ fn ranks_that_call_different_things_are_reported_both_calls() {
                     let failure = failed.report.failure.expect("why");
                     let ranks =
                         [failure.failed_rank, failure.detecting_rank].map(|rank| format!("rank {rank} called "));
-                    told(error, &[words[0], words[1], &ranks[0], &ranks[1], "compare their calls"]);
+                    assert_mentions(error, &[words[0], words[1], &ranks[0], &ranks[1], "compare their calls"]);
                     assert!(ranks.contains(&format!("rank {failed_rank} called ")), "{error}");
                     assert!(failed.receive.is_some(), "the buffer comes back");
                 }
@@ -109,10 +109,10 @@ fn a_rank_that_goes_while_another_waits_in_the_barrier_is_named_long_before_the_
                 };
                 let took_us = (provider.relax().now_ps() - start_ps) / PS_PER_US;
                 if goes {
-                    told(&failed.error, &["the connection from rank 0 to rank 1 broke: retries exceeded"]);
+                    assert_mentions(&failed.error, &["the connection from rank 0 to rank 1 broke: retries exceeded"]);
                     assert!((500_000..700_000).contains(&took_us), "{control:?}: {took_us} us");
                 } else {
-                    told(&failed.error, &["rank 1 was silent", "its barrier signal"]);
+                    assert_mentions(&failed.error, &["rank 1 was silent", "its barrier signal"]);
                     assert!(took_us >= 1_000_000, "{control:?}: {took_us} us");
                 }
             });
@@ -164,7 +164,7 @@ fn a_silent_rank_is_named_by_all_within_the_bound() {
                             Err(end) => {
                                 let failure = end.report.failure.expect("why");
                                 assert!(matches!(failure.cause, Cause::Silent(_)), "{end}");
-                                told(&end.error, &[&format!("rank {silent} was silent")]);
+                                assert_mentions(&end.error, &[&format!("rank {silent} was silent")]);
                                 assert!(end.receive.is_some(), "the buffer comes back");
                                 failed += 1;
                             }
@@ -196,7 +196,7 @@ fn a_communicator_is_of_no_use_after_a_failure_and_says_so() {
             let memory = buffer(one.communicator, 8);
             let refused = one.communicator.broadcast(memory, 0).expect_err("broken");
             assert!(matches!(refused.error, Error::Broken { .. }), "{}", refused.error);
-            told(&refused.error, &["of no use", "rank 1 cancelled", "create another"]);
+            assert_mentions(&refused.error, &["of no use", "rank 1 cancelled", "create another"]);
             assert_eq!(refused.receive.as_ref().map(Buffer::len), Some(8));
         }
     });
@@ -232,14 +232,14 @@ fn a_process_that_dies_ends_the_wait_with_its_record() {
             let Error::Flexio(crash @ flexio::Error::DeviceFault { .. }) = &done.error else {
                 panic!("{protocol:?}: {:?}", done.error)
             };
-            told(crash, &["window 0 has been destroyed", "thread", "pc"]);
+            assert_mentions(crash, &["window 0 has been destroyed", "thread", "pc"]);
             let failure = done.report.failure.expect("why");
             assert!(failure.failed_rank == 1 && matches!(failure.cause, Cause::Device(_)), "{protocol:?}: {failure}");
             // All is sent in far less; nobody's timeout (20 ms) or wait for an answer (1 s) is over.
             assert!(ended_us.is_some_and(|us| us < 1_000), "{protocol:?}: after {ended_us:?} us");
             for rank in [0, 2] {
                 let error = &all[rank].done.as_ref().expect("an end").as_ref().expect_err("rank 1 is dead").error;
-                told(error, &["rank 1"]);
+                assert_mentions(error, &["rank 1"]);
             }
             // It stays so.
             let memory = buffer(all[1].communicator, 8);

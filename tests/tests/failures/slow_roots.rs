@@ -64,7 +64,7 @@ fn a_multicast_that_is_far_slower_than_its_cutoff_goes_on_while_data_comes() {
     }
 }
 
-/// One thread serves the contexts of all other ranks, a few entries per activation: it answers a look, and a root comes
+/// One thread serves the contexts of all other ranks, a few entries per activation: it answers a poll, and a root comes
 /// back to a rank, later than a stream may stand still at first.
 #[test]
 fn threads_with_many_contexts_are_waited_for() {

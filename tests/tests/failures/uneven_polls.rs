@@ -89,7 +89,7 @@ fn run(datapath: DatapathKind, seed: u64) {
     for (rank, caller) in callers.into_iter().enumerate().take(RANKS as usize - 1) {
         let failed = caller.end.expect("it has one");
         let failure = match (&failed.error, failed.report.failure) {
-            // Called after another's failure was heard of.
+            // Called after another's failure was known.
             (Error::Broken { failure, .. }, _) => *failure,
             (_, found) => found.unwrap_or_else(|| panic!("{datapath:?}, seed {seed}, rank {rank}: {failed}")),
         };

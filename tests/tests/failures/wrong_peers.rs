@@ -15,8 +15,8 @@ use flexcast_proto::RankInfo;
 use flexcast_proto::service::SharedList;
 use flexcast_proto::service::wire::Endpoint;
 use flexcast_service::{Agent, AgentLimits, Client};
+use flexcast_tests::assert_mentions;
 use flexcast_tests::communicators::{check, config, ended, gather, gathers, with_cards};
-use flexcast_tests::told;
 use flexio::{
     Access, CompletionQueue, Connection, HostBuffer, InlineRequest, MemoryRegion, ProtectionDomain, Provider,
     QueueDepths, QueuePair, RemoteQp, SendKind, Transport,
@@ -68,10 +68,10 @@ impl Carrier {
     }
 }
 
-/// Connects all ranks, rank 0 with what it is told instead.
-fn connect(pending: Vec<Pending>, endpoints: &[Vec<u8>], told: &[Vec<u8>]) -> Vec<Communicator> {
-    let told = |rank| if rank == 0 { told } else { endpoints };
-    (0..).zip(pending).map(|(rank, pending)| pending.connect(told(rank)).expect("connected")).collect()
+/// Connects all ranks, rank 0 with other endpoints.
+fn connect(pending: Vec<Pending>, endpoints: &[Vec<u8>], altered: &[Vec<u8>]) -> Vec<Communicator> {
+    let given = |rank| if rank == 0 { altered } else { endpoints };
+    (0..).zip(pending).map(|(rank, pending)| pending.connect(given(rank)).expect("connected")).collect()
 }
 
 fn renamed(endpoint: &[u8], at: usize, rank: u32) -> Vec<u8> {
@@ -82,18 +82,18 @@ fn renamed(endpoint: &[u8], at: usize, rank: u32) -> Vec<u8> {
 
 /// The endpoints with ranks 1 and 2 in one another's place.
 fn swapped(endpoints: &[Vec<u8>], at: usize) -> Vec<Vec<u8>> {
-    let mut told = endpoints.to_vec();
-    told[1] = renamed(&endpoints[2], at, 1);
-    told[2] = renamed(&endpoints[1], at, 2);
-    told
+    let mut altered = endpoints.to_vec();
+    altered[1] = renamed(&endpoints[2], at, 1);
+    altered[2] = renamed(&endpoints[1], at, 2);
+    altered
 }
 
 fn outcomes(provider: &Provider, communicators: &[Communicator]) -> Vec<Outcome> {
     ended(provider, communicators.iter().map(|one| (one, gather(one, 3, BYTES))))
 }
 
-/// Every rank fails, names a rank, and has its buffer back. Where hosts talk to one another one has heard a wrong
-/// greeting, and told the others.
+/// Every rank fails, names a rank, and has its buffer back. Where hosts talk to one another one has received a wrong
+/// greeting, and has notified the others.
 #[track_caller]
 fn all_fail(carrier: Carrier, outcomes: &[Outcome]) {
     let failures = outcomes.iter().map(|outcome| {
@@ -101,7 +101,7 @@ fn all_fail(carrier: Carrier, outcomes: &[Outcome]) {
         assert!(failed.receive.is_some(), "{carrier:?}: the buffer comes back");
         let failure = failed.report.failure.unwrap_or_else(|| panic!("{carrier:?}: why, {failed}"));
         assert!(failure.failed_rank < outcomes.len() as u32, "{carrier:?}: {failure}");
-        told(&failed.error, &[&format!("rank {}", failure.failed_rank)]);
+        assert_mentions(&failed.error, &[&format!("rank {}", failure.failed_rank)]);
         failure
     });
     let failures: Vec<_> = failures.collect();
@@ -137,10 +137,10 @@ fn an_endpoint_of_a_former_start_is_refused() {
                 drop(former);
                 let (pending, endpoints) = carrier.pending(cards);
                 // Its queue pairs have the numbers that those of the new one have.
-                let mut told = endpoints.clone();
-                told[1][NONCE_AT].copy_from_slice(&of_former[1][NONCE_AT]);
-                assert_ne!(told[1], endpoints[1]);
-                let communicators = connect(pending, &endpoints, &told);
+                let mut altered = endpoints.clone();
+                altered[1][NONCE_AT].copy_from_slice(&of_former[1][NONCE_AT]);
+                assert_ne!(altered[1], endpoints[1]);
+                let communicators = connect(pending, &endpoints, &altered);
                 all_fail(carrier, &outcomes(provider, &communicators));
             });
         }
@@ -153,8 +153,8 @@ fn a_rank_of_another_communicator_is_not_taken_for_one_of_this() {
         carrier.with_cards(2, |provider, cards| {
             let (pending, endpoints) = carrier.pending(cards);
             let (others, of_others) = carrier.pending(cards);
-            let told = [endpoints[0].clone(), of_others[1].clone()];
-            let communicators = connect(pending, &endpoints, &told);
+            let altered = [endpoints[0].clone(), of_others[1].clone()];
+            let communicators = connect(pending, &endpoints, &altered);
             let others = connect(others, &of_others, &of_others);
             all_fail(carrier, &outcomes(provider, &communicators));
             let outcomes = outcomes(provider, &others);
@@ -252,16 +252,16 @@ fn whoever_says_nothing_or_something_else_first_is_named_within_the_bound() {
             let is_wrong = failure.cause == Cause::Connection(FailureCode::WrongPeer);
             assert_eq!(is_wrong, says, "{failure}");
             if says {
-                told(&failed.error, &["rank 1", "the other end is not the rank that was meant"]);
+                assert_mentions(&failed.error, &["rank 1", "the other end is not the rank that was meant"]);
             }
         });
     }
 }
 
-/// The ranks of a group, each with the endpoints that it is told.
+/// The ranks of a group, each with the endpoints that it is given.
 fn groups(
     domains: &[ProtectionDomain],
-    told: impl Fn(usize, &[Vec<u8>]) -> Vec<Vec<u8>>,
+    given: impl Fn(usize, &[Vec<u8>]) -> Vec<Vec<u8>>,
 ) -> Result<Vec<Group>, p2p::Error> {
     let ranks = domains.len() as u32;
     let config = p2p::Config { bound: flexio::Bound::millis(100), ..p2p::Config::default() };
@@ -274,15 +274,18 @@ fn groups(
         pending.push(part);
         endpoints.push(endpoint);
     }
-    pending.into_iter().enumerate().map(|(rank, part)| part.connect(&told(rank, &endpoints))).collect()
+    pending.into_iter().enumerate().map(|(rank, part)| part.connect(&given(rank, &endpoints))).collect()
 }
 
 /// What each rank's Allgather ends with.
-fn gather_between_pairs(ranks: usize, told: impl Fn(usize, &[Vec<u8>]) -> Vec<Vec<u8>>) -> Vec<Result<(), p2p::Error>> {
+fn gather_between_pairs(
+    ranks: usize,
+    given: impl Fn(usize, &[Vec<u8>]) -> Vec<Vec<u8>>,
+) -> Vec<Result<(), p2p::Error>> {
     let provider = emu_provider::emulated(Machine::default().config_of(ranks).expect("a switch")).expect("a machine");
     let domain = |rank| ProtectionDomain::new(&provider.open(&format!("mlx5_{rank}")).expect("a card")).expect("one");
     let domains: Vec<ProtectionDomain> = (0..ranks).map(domain).collect();
-    let mut groups = groups(&domains, told).expect("connected");
+    let mut groups = groups(&domains, given).expect("connected");
     let memory = |pd| {
         let buffer = HostBuffer::zeroed(ranks * 64).expect("memory");
         MemoryRegion::register(pd, buffer, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("a region")
@@ -329,11 +332,11 @@ fn groups_between_pairs_take_nobody_for_somebody_else() {
     assert!(ends.iter().all(names_a_rank) && ends.iter().any(is_wrong), "{ends:?}");
     // Of a former start.
     let stale = |rank: usize, endpoints: &[Vec<u8>]| {
-        let mut told = endpoints.to_vec();
+        let mut altered = endpoints.to_vec();
         if rank == 0 {
-            told[1][P2P_NONCE_AT.start] ^= 1;
+            altered[1][P2P_NONCE_AT.start] ^= 1;
         }
-        told
+        altered
     };
     for ranks in [2, 3] {
         let ends = gather_between_pairs(ranks, stale);
@@ -342,14 +345,14 @@ fn groups_between_pairs_take_nobody_for_somebody_else() {
     // Two connections of one rank exchanged: those for data alone, and all.
     for words in [1..3, 1..5] {
         let ends = gather_between_pairs(3, |rank, endpoints| {
-            let mut told = endpoints.to_vec();
+            let mut altered = endpoints.to_vec();
             if rank == 0 {
                 // Entries have 24 bytes; rank 1 has one for rank 0 and one for rank 2.
                 for at in words.clone().flat_map(|word: usize| 52 + 4 * word..56 + 4 * word) {
-                    told[1].swap(at, at + 24);
+                    altered[1].swap(at, at + 24);
                 }
             }
-            told
+            altered
         });
         assert!(ends.iter().any(is_wrong) && ends[..2].iter().all(names_a_rank), "{ends:?}");
     }
@@ -371,7 +374,7 @@ fn programs_and_service_processes_take_nobody_for_somebody_else() {
         let stale = |end: flexcast_service::LinkEnd| flexcast_service::LinkEnd { nonce: [0; 16], ..end };
         agent.connect(peer, if stale_there { stale(end) } else { end }).expect("connected");
         client.connect(if stale_here { stale(far) } else { far }).expect("connected");
-        client.offer_keys(1).expect("told");
+        client.offer_keys(1).expect("sent");
         // What it says is answered, or the connection is cut off.
         let is_wrong = stale_here || stale_there;
         let bound_ps = machine.provider.relax().now_ps() + 1_000_000_000_000;
@@ -381,9 +384,9 @@ fn programs_and_service_processes_take_nobody_for_somebody_else() {
             client.progress().expect("the card works");
             machine.provider.relax().relax();
         }
-        let look = agent.look();
+        let status = agent.look();
         assert_eq!(
-            (client.awaits_keys(), look.programs, look.bound_keys),
+            (client.awaits_keys(), status.programs, status.bound_keys),
             if is_wrong { (true, 0, 0) } else { (false, 1, 1) }
         );
     }

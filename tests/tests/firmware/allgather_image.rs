@@ -39,7 +39,7 @@ fn image_allgather_brings_blocks_of_all_roots_to_their_places() {
 }
 
 #[test]
-fn image_allgather_tells_at_the_cutoff_what_is_missing() {
+fn image_allgather_reports_at_the_cutoff_what_is_missing() {
     for transport in BOTH {
         for silent in [vec![1], vec![0, 1, 2]] {
             let case = Case { silent: silent.clone(), ..Case::new(transport, &[5 * 1024 - 1; 3], false) };

@@ -2,7 +2,7 @@
 
 use emu_machine::{Config, layout};
 use flexcast_tests::code::{self, *};
-use flexcast_tests::{chain, told};
+use flexcast_tests::{assert_mentions, chain};
 use flexio::{
     Access, Affinity, Bound, Error, ErrorState, EventHandler, HostBuffer, MemoryRegion, Process, ProtectionDomain,
     Window,
@@ -22,7 +22,7 @@ fn crashes(process: &Process, ping: &[u32], argument: u64, cause: &[&str]) {
     let Error::DeviceFault { state: ErrorState::Fatal, record, panic: None } = &error else {
         panic!("not a crash: {error}")
     };
-    told(&error, cause);
+    assert_mentions(&error, cause);
     let place = format!("ping+{:#x}", 4 * (ping.len() - 1));
     for word in
         ["thread ", "execution unit 0", "pc  ", &place, "a3 000000000000004d", "retired ", "sp 00000000c0005000"]
@@ -37,7 +37,7 @@ fn crashes(process: &Process, ping: &[u32], argument: u64, cause: &[&str]) {
     assert_eq!(process.error_state(), ErrorState::Fatal);
     let again = process.call_by_name("ping", argument).expect_err("a dead process");
     assert!(matches!(again, Error::DeviceFault { .. }), "{again}");
-    told(&process.check().expect_err("a dead process"), cause);
+    assert_mentions(&process.check().expect_err("a dead process"), cause);
 }
 
 #[track_caller]
@@ -79,8 +79,11 @@ fn jump_into_data() {
     let code = marked(&[call_register(reg::A0)]);
     with_process(Config::default(), &image(&[RET], &code), |process| {
         let error = process.call_by_name("ping", DATA).expect_err("a crash");
-        // The register ra tells where the jump came from.
-        told(&error, &["instruction access fault", "0x0000000080000000", "ra 000000004000000c", "a3 000000000000004d"]);
+        // The register ra shows where the jump came from.
+        assert_mentions(
+            &error,
+            &["instruction access fault", "0x0000000080000000", "ra 000000004000000c", "a3 000000000000004d"],
+        );
     });
 }
 
@@ -185,7 +188,7 @@ fn trigger(config: Config, handler: &[u32]) -> (u32, Error) {
     with_process(config, &image(handler, &activate), |process| {
         let handler = EventHandler::new(process, "handler", 5, Affinity::Unit(17)).expect("an event handler");
         handler.run(5).expect("released");
-        // The handler may die before the call that woke it is back: both tell the same.
+        // The handler may die before the call that woke it is back: both report the same.
         if let Err(error) = process.call_by_name("ping", u64::from(handler.id())) {
             return (handler.id(), error);
         }
@@ -201,13 +204,16 @@ fn a_handler_that_crashes_is_named() {
     let (id, error) = trigger(Config::default(), &[addi(reg::A3, 0, 77), ILLEGAL]);
     assert!(matches!(error, Error::DeviceFault { state: ErrorState::Fatal, .. }), "{error}");
     let thread = format!("{id} on execution unit 17");
-    told(&error, &["illegal instruction", "handler+0x4", &thread, "a0 0000000000000005", "a3 000000000000004d"]);
+    assert_mentions(
+        &error,
+        &["illegal instruction", "handler+0x4", &thread, "a0 0000000000000005", "a3 000000000000004d"],
+    );
 }
 
 #[test]
 fn a_handler_that_returns_is_named() {
     let (_, error) = trigger(Config::default(), &[RET]);
-    told(&error, &["the event handler returned", "reschedule"]);
+    assert_mentions(&error, &["the event handler returned", "reschedule"]);
 }
 
 #[test]
@@ -217,7 +223,7 @@ fn an_endless_handler_meets_its_watchdog() {
         trigger(Config { handler_watchdog_ps: 2 * ms, ..Config::default() }, &[addi(reg::A3, 0, 77), SPIN]);
     assert!(matches!(error, Error::DeviceFault { state: ErrorState::Fatal, .. }), "{error}");
     let thread = format!("{id} on execution unit 17");
-    told(
+    assert_mentions(
         &error,
         &["watchdog: the event handler ran for more than 2 ms", "handler+0x4", &thread, "a3 000000000000004d"],
     );
@@ -230,7 +236,7 @@ fn an_endless_call_meets_its_watchdog() {
     with_process(config, &image(&[RET], &[SPIN]), |process| {
         let before = process.device().provider().relax().now_ps();
         let error = process.call_by_name("ping", 0).expect_err("the watchdog");
-        told(&error, &["watchdog: the call ran for more than 3 ms", "ping+0x0"]);
+        assert_mentions(&error, &["watchdog: the call ran for more than 3 ms", "ping+0x0"]);
         let took = process.device().provider().relax().now_ps() - before;
         assert!((3 * ms..4 * ms).contains(&took), "{took} ps");
     });
@@ -243,7 +249,7 @@ fn an_error_of_the_firmware_is_distinguished_from_a_crash() {
     with_process(Config::default(), &image(&[RET], &code), |process| {
         let error = process.call_by_name("ping", 0).expect_err("a user error");
         assert!(matches!(error, Error::DeviceFault { state: ErrorState::User, .. }), "{error}");
-        told(&error, &["error raised by the image", "0x85"]);
+        assert_mentions(&error, &["error raised by the image", "0x85"]);
     });
 }
 

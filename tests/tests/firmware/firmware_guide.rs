@@ -32,8 +32,8 @@ fn elf() -> &'static [u8] {
         let root = scratch.path();
         let run = |args: &[&str]| {
             let output = xtask(root, args);
-            let told = [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat();
-            assert!(output.status.success(), "{args:?}: {told}");
+            let text = [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat();
+            assert!(output.status.success(), "{args:?}: {text}");
         };
         run(&["new", "sum"]);
         let (image, guide) = (root.join("device/images/sum"), workspace_root().join("tests/guide"));
@@ -101,7 +101,7 @@ fn a_job_of_another_layout_is_refused_before_it_is_given() {
     application.expect_rpc(&Rpc::<ContextAddress<Watch>, u64>::new("watch")).expect_err("an event handler");
 }
 
-/// Runs `watch` three times while the host rewrites the limit; what it told each time, or why the process died.
+/// Runs `watch` three times while the host rewrites the limit; what it reported each time, or why the process died.
 fn watch(queue: impl FnOnce(&DpaCompletionQueue) -> CompletionQueueMemory) -> Result<Vec<(u64, u64)>, String> {
     let provider = cards(Config { memory: WEAK, ..Config::default() });
     let abi = AbiExpectation { version: ABI_VERSION, hash: ABI_HASH };
@@ -128,7 +128,7 @@ fn watch(queue: impl FnOnce(&DpaCompletionQueue) -> CompletionQueueMemory) -> Re
     memory.write(0, context.as_bytes()).expect("in range");
     let handler = EventHandler::new(&process, "watch", memory.addr().get(), Affinity::Any).expect("a handler");
     handler.run(memory.addr().get()).expect("it runs");
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for limit in [10u64, 20, 30] {
         memory.write(size_of::<Watch>() as u64, limit.as_bytes()).expect("in range");
         let woken = process.call_by_name("wake", u64::from(handler.id())).map_err(|error| chain(&error))?;
@@ -138,18 +138,18 @@ fn watch(queue: impl FnOnce(&DpaCompletionQueue) -> CompletionQueueMemory) -> Re
         let mut bytes = [0; size_of::<Answer>()];
         answer.read(0, &mut bytes).expect("in range");
         let answer = Answer::read_from_bytes(&bytes).expect("its size");
-        told.push((answer.sum, answer.largest));
+        reported.push((answer.sum, answer.largest));
     }
-    Ok(told)
+    Ok(reported)
 }
 
 #[test]
 fn what_the_host_rewrites_is_seen_at_the_next_activation() {
-    let told = watch(|cq| {
+    let reported = watch(|cq| {
         let (ring, record) = (DeviceAddress::new(cq.ring().get()), DeviceAddress::new(cq.doorbell_record().get()));
         Queue::new(ring, record, cq.number(), u32::from(cq.log_depth()))
     });
-    assert_eq!(told, Ok(vec![(1, 10), (2, 20), (3, 30)]));
+    assert_eq!(reported, Ok(vec![(1, 10), (2, 20), (3, 30)]));
 }
 
 #[test]

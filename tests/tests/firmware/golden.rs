@@ -1,4 +1,4 @@
-//! Printed output and reports of the images, compared with what was recorded beside them.
+//! Printed output and reports of the images, compared with what was recorded with them.
 
 use std::fmt::Write as _;
 
@@ -14,8 +14,8 @@ use flexcast_tests::{golden, image_bytes, run};
 use flexio::LogDecoder;
 use flexio::{AbiExpectation, Application, MsgLevel, MsgStream, Process, ProtectionDomain};
 
-/// Loads an image, has it come up, lets `body` talk to it, and returns everything as `flexcast run` tells it. Addresses
-/// of entries are left out: they move with every change of the code.
+/// Loads an image, has it come up, lets `body` talk to it, and returns everything as `flexcast run` reports it.
+/// Addresses of entries are left out: they move with every change of the code.
 fn session(name: &str, body: impl FnOnce(&Process, &mut String)) -> String {
     let elf = image_bytes(name);
     let provider = cards(Config::default());

@@ -69,7 +69,7 @@ fn rings_that_exceed_the_cache_cost_cycles_and_a_larger_cache_gives_them_back() 
             let found = format!("{cycles:.3} cycles per completion, {l2} L2, {l3} L3, {dpa_memory} DPA memory");
             assert_eq!(found, recorded, "{what}");
         }
-        let rate = 100.0 * accesses.by["rings"].llc_hit_rate().expect("rings are looked at");
+        let rate = 100.0 * accesses.by["rings"].llc_hit_rate().expect("rings are polled");
         assert!((rate - rings).abs() < 0.01, "{what}: {rate} % of the accesses to rings");
         // What it counts is complete: names are of parts that share nothing, and the rest is `other`.
         let mut sum = Levels::default();
@@ -77,7 +77,7 @@ fn rings_that_exceed_the_cache_cost_cycles_and_a_larger_cache_gives_them_back() 
         assert_eq!(sum, accesses.all, "{what}");
         assert_eq!(accesses.by.keys().collect::<Vec<_>>(), ["bitmap", "context", "other", "rings"]);
     }
-    // The same firmware does the same, but for looks at rings that are empty for a moment and the beginnings of
+    // The same firmware does the same, but for polls of rings that are empty for a moment and the beginnings of
     // iterations: only what its accesses cost differs.
     let [fits_l1, exceeds_l1] =
         [&fits, &exceeds].map(|report| report.accesses.as_ref().map_or(0, |accesses| accesses.all.l1()));
@@ -86,7 +86,7 @@ fn rings_that_exceed_the_cache_cost_cycles_and_a_larger_cache_gives_them_back() 
 }
 
 #[test]
-fn the_simple_model_has_no_levels_to_tell_of() {
+fn the_simple_model_has_no_levels_to_report() {
     let params = Params { chunk_bytes: CHUNK_BYTES, ..Params::default() };
     let bytes = 1000 * CHUNK_BYTES;
     let run = |machine| reference(machine, image_bytes("reference"), params, bytes).expect("it runs");
@@ -104,7 +104,7 @@ fn the_simple_model_has_no_levels_to_tell_of() {
 }
 
 #[test]
-fn a_simulation_tells_the_levels_of_its_cards_too() {
+fn a_simulation_reports_the_levels_of_its_cards_too() {
     let params = SimParams {
         ranks: 3,
         operation: Operation::Allgather,

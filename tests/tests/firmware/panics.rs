@@ -1,5 +1,5 @@
-//! A panic of the firmware is told by source file and line wherever a program or a user learns that the DPA process has
-//! died.
+//! A panic of the firmware is reported with source file and line wherever a program or a user learns that the DPA
+//! process has died.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,7 @@ use flexcast::{Card, Firmware};
 use flexcast_tests::code::{cards, with_process};
 use flexcast_tests::examples::{allgather, compile, compiler};
 use flexcast_tests::tree::{copied_tree, xtask};
-use flexcast_tests::{chain, image_bytes, told};
+use flexcast_tests::{assert_mentions, chain, image_bytes};
 use flexio::{Affinity, Bound, DeviceBuffer, Error, ErrorState, EventHandler};
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
 
@@ -106,13 +106,13 @@ fn elf() -> Vec<u8> {
     std::fs::read(&image().1).expect("the image")
 }
 
-/// What is told of a panic, by every way to ask.
+/// Checks what is reported of a panic, by every way to ask.
 #[track_caller]
-fn told_once(error: &Error, place: &str) {
+fn assert_panic_reported(error: &Error, place: &str) {
     let Error::DeviceFault { state: ErrorState::User, panic: Some(panic), record } = error else { panic!("{error}") };
     assert_eq!(panic.to_string(), place);
     assert!(record.contains(place), "{record}");
-    told(error, &[&format!("error raised by the image, which {place}\n"), "0x81", "rust_begin_unwind"]);
+    assert_mentions(error, &[&format!("error raised by the image, which {place}\n"), "0x81", "rust_begin_unwind"]);
     // The registers, once.
     assert_eq!(chain(error).matches(" sp 0").count(), 1, "{error}");
 }
@@ -127,9 +127,9 @@ fn a_panic_in_a_call_names_its_place() {
         });
         with_process(Config::default(), &elf(), |process| {
             let error = process.call_by_name(entry, argument).expect_err("a panic");
-            told_once(&error, &place);
-            told_once(&process.check().expect_err("it stays dead"), &place);
-            told_once(&process.call_by_name("wake", 1).expect_err("it stays dead"), &place);
+            assert_panic_reported(&error, &place);
+            assert_panic_reported(&process.check().expect_err("it stays dead"), &place);
+            assert_panic_reported(&process.call_by_name("wake", 1).expect_err("it stays dead"), &place);
         });
     }
 }
@@ -140,14 +140,14 @@ fn a_panic_in_an_event_handler_names_its_place() {
         let context = DeviceBuffer::zeroed(process, 256).expect("memory");
         let handler = EventHandler::new(process, "handler", 0, Affinity::Unit(17)).expect("an event handler");
         handler.run(context.addr().get()).expect("released");
-        // The handler may die before the call that woke it is back: both tell the same.
+        // The handler may die before the call that woke it is back: both report the same.
         let error = process.call_by_name("wake", u64::from(handler.id())).and_then(|_| {
             let bound = Bound::millis(100).with_looks(10_000_000);
             let provider = process.device().provider();
             provider.wait(bound, "the handler", || process.check().map(|()| None::<()>))
         });
         let place = format!("{}: internal error: entered unreachable code", place("handler"));
-        told_once(&error.expect_err("the handler panics"), &place);
+        assert_panic_reported(&error.expect_err("the handler panics"), &place);
     });
 }
 
@@ -156,7 +156,7 @@ fn a_panic_in_an_event_handler_names_its_place() {
 fn the_record_is_there_with_weak_memory_too() {
     let config = Config { memory: emu_machine::MemoryModel::weak(7), ..Config::default() };
     with_process(config, &elf(), |process| {
-        told_once(&process.call_by_name("index", 9).expect_err("a panic"), &place("index"));
+        assert_panic_reported(&process.call_by_name("index", 9).expect_err("a panic"), &place("index"));
     });
 }
 
@@ -172,14 +172,14 @@ fn other_errors_of_the_firmware_have_no_place() {
 }
 
 #[test]
-fn the_collective_library_tells_it() {
+fn the_collective_library_reports_it() {
     let provider = cards(Config::default());
     let error = Card::open(&provider, "mlx5_0", Firmware { name: "panics", elf: &elf() }).map(drop);
-    told(&error.expect_err("bring-up panics"), &[&place("bring-up")]);
+    assert_mentions(&error.expect_err("bring-up panics"), &[&place("bring-up")]);
 }
 
 #[test]
-fn the_command_line_tool_tells_it_and_prints_the_registers_once() {
+fn the_command_line_tool_reports_it_and_prints_the_registers_once() {
     let dumps = tempfile::tempdir().expect("a folder");
     let mut command = Command::new(&allgather(true).tool);
     let output = command.arg("run").arg(&image().1).arg("--core-dir").arg(dumps.path()).output().expect("it starts");
@@ -197,7 +197,7 @@ fn the_command_line_tool_tells_it_and_prints_the_registers_once() {
     while let Some(note) = notes.next().expect("a note") {
         found |= note.name() == b"FLEXCAST" && String::from_utf8_lossy(note.desc()).contains(&place("bring-up"));
     }
-    assert!(found, "the note does not tell it");
+    assert!(found, "the note does not contain it");
 }
 
 #[test]

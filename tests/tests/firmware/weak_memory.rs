@@ -1,4 +1,4 @@
-//! The images on weak memory, under the race detector: every seed must deliver every byte, tell so only when it is
+//! The images on weak memory, under the race detector: every seed must deliver every byte, report so only when it is
 //! true, and leave memory alone that belongs to the card.
 //!
 //! `cargo xtask mutants` runs these tests (those named `image_…`) on images with one fence less, found through the
@@ -53,7 +53,7 @@ fn no_races() -> Result<(), String> {
     races.first().map_or(Ok(()), |race| Err(format!("{} races, the first: {race}", races.len())))
 }
 
-/// Broadcasts on a new machine, watched for races, whose receiver compares every byte at the very moment of being told;
+/// Broadcasts on a new machine, watched for races, whose receiver compares every byte at the very moment of the report;
 /// gives the mean span.
 fn broadcast(memory: MemoryModel, params: Params, bytes: u64) -> Result<f64, String> {
     let report = tput_on(watched(memory), params, bytes).map_err(|error| chain(&error))?.report;
@@ -105,7 +105,7 @@ fn image_allgather_waits_for_its_copies() {
 
 /// Workers that finish at the same moment: none may be behind the flag that the last of them writes.
 #[test]
-fn image_allgather_tells_everything_before_the_flag() {
+fn image_allgather_reports_everything_before_the_flag() {
     for transport in TRANSPORTS {
         for control in [Control::Host, Control::Device] {
             if control == Control::Device && transport == Transport::UcUnicast {
@@ -254,7 +254,7 @@ fn image_pingpong() {
     }
 }
 
-/// Two shards in a thread, operations in a row; a message of an iteration comes into the spot of the one before.
+/// Two shards in a thread, operations in a row; a message of an iteration comes into the slot of the one before.
 #[test]
 fn image_sparse() {
     let parameters = Parameters::new(2, 256, 4, 8).expect("parameters");
@@ -275,8 +275,8 @@ fn image_sparse() {
         let standing = bench.provider.wait(BOUND, "an answer", || Ok(aggregator.standing().expect("it runs")));
         let standing = standing.unwrap_or_else(|error| panic!("sparse, seed {seed}: {error}"));
         assert_eq!((standing.awaited, standing.is_answered), (None, true), "sparse, seed {seed}");
-        // An answer's spot is written to again once all workers have sent the message that follows the answer, without
-        // a look at the completion of its send: if a card repeats it because of a late acknowledgement, the worker's
+        // An answer's slot is written to again once all workers have sent the message that follows the answer, without
+        // polling the completion of its send: if a card repeats it because of a late acknowledgement, the worker's
         // card drops the repeat by its packet numbers.
         let races = with_world(|world| world.take_races()).expect("this thread's machine");
         let other = races.iter().find(|race| !race.to_string().contains("was posted to read: "));
@@ -287,7 +287,7 @@ fn image_sparse() {
 /// A shard that ends: the host reads the report, and both workers learn whose fault it is, the one that comes later,
 /// too.
 #[test]
-fn image_sparse_tells_why_a_shard_has_stopped() {
+fn image_sparse_reports_why_a_shard_has_stopped() {
     let parameters = Parameters::new(2, 256, 4, 8).expect("parameters");
     let message = |blocks: usize, first: u32| {
         let indices = [first, u32::MAX, u32::MAX, u32::MAX].map(u32::to_le_bytes);

@@ -42,7 +42,7 @@ fn compile(compiler: &str, name: &str, more: &[&str]) -> PathBuf {
     compile_to(compiler, name, name, more)
 }
 
-/// Compiles into a folder of its own, for a test that runs beside others of the same program.
+/// Compiles into a folder of its own, for a test that runs concurrently with others of the same program.
 fn compile_to(compiler: &str, name: &str, folder: &str, more: &[&str]) -> PathBuf {
     let root = workspace_root();
     let program = scratch(folder).join(name);
@@ -99,14 +99,14 @@ fn a_program_for_flexio_runs_from_opening_to_closing() {
     }
 }
 
-/// A program that knows nothing of it is looked into, by environment variables.
+/// A program that knows nothing of it is inspected, by environment variables.
 #[test]
 fn the_environment_asks_for_state_and_timeline() {
     let image = image_path("pingpong");
     let hash = format!("{:x}", flexcast_abi::ABI_HASH);
     let libraries_used = ["-lflexio", "-libverbs", "-lmlx5", "-ldoca_common"];
     let Some(compiler) = compiler() else { return };
-    let program = compile_to(compiler, "pingpong", "looked_into", &libraries_used);
+    let program = compile_to(compiler, "pingpong", "inspected", &libraries_used);
     let folder = program.parent().expect("a folder");
     let [state, trace] = ["state.json", "trace.json"].map(|name| folder.join(name));
     let run = |every: &str| {

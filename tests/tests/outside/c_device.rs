@@ -132,7 +132,7 @@ fn counters_of_the_port_are_sampled() {
 }
 
 #[test]
-fn a_thread_tells_its_name() {
+fn a_thread_reports_its_name() {
     let Some((mut world, process)) = boot() else { return };
     let mut letter = |at| call(&mut world, process, "name", at).expect("an answer") as u8;
     let name: Vec<u8> = (0..32).map(&mut letter).take_while(|&letter| letter != 0).collect();

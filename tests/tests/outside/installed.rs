@@ -141,9 +141,9 @@ fn with_cmake(prefix: &Path, scratch: &Path) {
         skipped("cmake is not installed (Debian: cmake)");
         return;
     };
-    let told = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     let firmware = prefix.join("share/flexcast/allgather.elf");
-    assert!(output.status.success() && told.contains(&format!("firmware {}", firmware.display())), "{told}");
+    assert!(output.status.success() && stderr.contains(&format!("firmware {}", firmware.display())), "{stderr}");
     let output = cmake(&["--build".as_ref(), build.as_ref()]).expect("as above");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for name in ["with-flexcast", "with-flexcast-static"] {
@@ -224,7 +224,8 @@ fn a_program_is_built_with_pkg_config_and_runs_wherever_the_folder_is() {
         let mut command = Command::new(program);
         command.arg(firmware).arg(libraries()).env("LD_LIBRARY_PATH", search);
         if name == "sparse" {
-            // A card for each of its ranks; over the interface zeros are looked for, whatever is expected to be faster.
+            // A card for each of its ranks; over the interface arrays are scanned for zeros, whatever is expected to be
+            // faster.
             command.env("FLEXCAST_MACHINE", "toml:network.topology = \"switch-3\"");
             let tuning = scratch.path().join("tuning.toml");
             std::fs::write(&tuning, "sparse_from_bytes = 65536\n").expect("written");
@@ -241,7 +242,7 @@ fn a_program_is_built_with_pkg_config_and_runs_wherever_the_folder_is() {
     }
     with_cmake(&moved, scratch.path());
 
-    // The same with the archive: nothing of the library is looked for when it runs.
+    // The same with the archive: nothing of the library is searched for when it runs.
     std::fs::remove_file(moved.join("lib/libflexcast.so")).expect("removed");
     let system = pkg_config(&moved, &["--libs", "--static"]).expect("as above");
     let more: Vec<String> = ["-lpthread".to_owned()].into_iter().chain(system).collect();

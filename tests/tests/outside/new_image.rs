@@ -17,9 +17,9 @@ fn a_full_stdout_is_an_error_of_the_build_tool() {
         let full = fs::File::options().write(true).open("/dev/full").expect("/dev/full");
         let mut command = xtask_command(&workspace_root(), args);
         let output = command.stdout(full).stderr(std::process::Stdio::piped()).output().expect("cargo can be started");
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{args:?}: {told}");
-        assert!(told.contains("stdout cannot be written: No space left on device"), "{args:?}: {told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
+        assert!(stderr.contains("stdout cannot be written: No space left on device"), "{args:?}: {stderr}");
     }
 }
 
@@ -66,7 +66,7 @@ fn a_new_image_builds_passes_verification_and_answers(root: &Path) {
     let lines: Vec<String> = stream.lines().expect("lines").iter().map(|line| decoder.line(line)).collect();
     assert!(lines.iter().any(|line| line.contains("hello from thread")), "{lines:?}");
 
-    // An entry that image.toml does not list is told by every command in the same words, before anything is run.
+    // An entry that image.toml does not list is reported by every command in the same words, before anything is run.
     let manifest = root.join("device/images/hello/image.toml");
     let text = fs::read_to_string(&manifest).expect("image.toml");
     let unlisted = text.replace(", \"measure\"", "").replace("\"measure\", ", "");
@@ -74,8 +74,8 @@ fn a_new_image_builds_passes_verification_and_answers(root: &Path) {
     fs::write(&manifest, unlisted).expect("writable");
     for command in ["verify", "build", "run"] {
         let output = xtask(root, &[command, "hello"]);
-        let told = [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat();
-        assert!(!output.status.success(), "{command}: {told}");
-        assert!(told.contains("`measure` is an RPC of the image and is not in image.toml"), "{command}: {told}");
+        let text = [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat();
+        assert!(!output.status.success(), "{command}: {text}");
+        assert!(text.contains("`measure` is an RPC of the image and is not in image.toml"), "{command}: {text}");
     }
 }

@@ -89,7 +89,7 @@ fn project(folder: &Path) {
 }
 
 fn build(folder: &Path) -> std::path::PathBuf {
-    // Kept between runs, apart from what this workspace builds with other features.
+    // Kept between runs, separate from what this workspace builds with other features.
     let target = workspace_root().join("target/outside");
     let output = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--offline", "--manifest-path"])

@@ -113,8 +113,8 @@ fn installed() -> &'static Path {
         }
         let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
         let output = in_the_repository("cargo install --locked --path cli", &place);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && place.join("bin/flexcast").is_file(), "{told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && place.join("bin/flexcast").is_file(), "{stderr}");
         place.join("bin")
     })
 }
@@ -211,9 +211,9 @@ fn run_all(document: &str, commands: Vec<Shown>, table: &[(&str, Way)]) {
     for (Shown { command, output: shown }, (_, way)) in commands.iter().zip(table) {
         let Some(output) = run(command, *way, folder.path()) else { continue };
         let printed = String::from_utf8_lossy(&output.stdout);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{document}: `{command}`: {}\n{printed}{told}", output.status);
-        assert!(!printed.is_empty() || !told.is_empty(), "{document}: `{command}` says nothing");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{document}: `{command}`: {}\n{printed}{stderr}", output.status);
+        assert!(!printed.is_empty() || !stderr.is_empty(), "{document}: `{command}` says nothing");
         // Emulated figures are those of the compiler that they were recorded with.
         if shown.is_empty() || !compiled_as_recorded("allgather") {
             continue;
@@ -249,7 +249,7 @@ fn what_the_guide_to_timing_shows_comes_out() {
 
 /// What commands load lies within the program: images, experiments, fault scripts.
 #[test]
-fn the_installed_program_needs_nothing_beside_it() {
+fn the_installed_program_needs_nothing_next_to_it() {
     if !is_long() {
         skipped("it compiles the program once more; `cargo xtask test --long` runs it");
         return;
@@ -257,8 +257,8 @@ fn the_installed_program_needs_nothing_beside_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let said = |command: &str| {
         let output = by_the_installed(command, folder.path());
-        let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "`{command}`: {said}{told}");
+        let (said, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "`{command}`: {said}{stderr}");
         said.into_owned()
     };
     for (command, words) in [
@@ -284,6 +284,6 @@ fn the_installed_program_needs_nothing_beside_it() {
     let image = flexcast_tests::image_path("allgather");
     said(&format!("flexcast tput --bytes 65536 --image {}", image.display()));
     let unknown = by_the_installed("flexcast run nosuch", folder.path());
-    let told = String::from_utf8_lossy(&unknown.stderr);
-    assert!(["no image `nosuch`", "allgather", "./nosuch"].iter().all(|word| told.contains(word)), "{told}");
+    let stderr = String::from_utf8_lossy(&unknown.stderr);
+    assert!(["no image `nosuch`", "allgather", "./nosuch"].iter().all(|word| stderr.contains(word)), "{stderr}");
 }

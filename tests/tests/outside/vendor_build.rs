@@ -168,7 +168,7 @@ fn an_image_is_linked_by_the_vendors_tools_verified_and_deployed() {
 }
 
 #[test]
-fn our_own_code_is_held_to_the_rules_beside_the_vendors() {
+fn our_own_code_linked_with_the_vendors_is_held_to_the_rules() {
     let Some(sdk) = Sdk::new("faulty") else { return };
     let scratch = copied_tree();
     let root = scratch.path();
@@ -251,7 +251,7 @@ fn a_tool_that_fails_is_reported_with_its_command() {
     assert!(said.contains("no licence") && said.contains("exit status: 3"), "{said}");
     assert!(said.contains(&format!("{} -fPIE", clang.display())), "{said}");
     assert!(!sdk.path("images/bf3/pingpong.elf").exists());
-    // Commands for the outcome are told without a tool being there.
+    // Commands for the outcome are printed without a tool being there.
     let output = sdk.here(&["build", "pingpong", "--toolchain", "bf3", "--dry-run"]);
     let said = text(&output);
     assert!(output.status.success() && said.contains("pingpong.elf: the image"), "{said}");

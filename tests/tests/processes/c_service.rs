@@ -93,10 +93,10 @@ impl Daemon {
         loop {
             match ask(&self.status) {
                 Ok(status) if is_so(&status) => return status,
-                told => {
+                other => {
                     let text = self.process.printed();
                     assert!(!self.process.has_ended(), "{what}: the daemon has ended: {text}");
-                    assert!(begun.elapsed() < BOUND, "{what} does not come: {told:?}; {text}");
+                    assert!(begun.elapsed() < BOUND, "{what} does not come: {other:?}; {text}");
                 }
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -129,15 +129,15 @@ fn programs_in_c_have_service_processes_carry_out_their_collectives() {
     let mut bindings = 0;
     for daemon in &mut daemons {
         let status = daemon.until("the end of all that it has", |status| {
-            let left = |look: &flexcast_service::ProcessLook| {
-                look.now.programs + look.now.groups + look.now.keys + look.now.bound_keys
+            let left = |process: &flexcast_service::ProcessLook| {
+                process.now.programs + process.now.groups + process.now.keys + process.now.bound_keys
             };
             status.processes.iter().map(left).sum::<u64>() == 0
         });
         let sum = |value: fn(&flexcast_service::ProcessLook) -> u64| status.processes.iter().map(value).sum::<u64>();
-        assert!(sum(|look| look.counts.reads) > 0, "the card has read: {status:?}");
-        assert_eq!(sum(|look| look.counts.wrong + look.counts.aliases_replaced), 0, "{status:?}");
-        bindings += sum(|look| look.counts.bindings);
+        assert!(sum(|process| process.counts.reads) > 0, "the card has read: {status:?}");
+        assert_eq!(sum(|process| process.counts.wrong + process.counts.aliases_replaced), 0, "{status:?}");
+        bindings += sum(|process| process.counts.bindings);
     }
     assert!(bindings > 0, "buffers were bound to keys");
 }

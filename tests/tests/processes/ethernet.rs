@@ -206,7 +206,7 @@ fn ranks_that_share_memory_name_whoever_is_killed_and_leave_nothing_behind() {
 
 #[test]
 fn ranks_that_share_no_memory_are_reached_all_the_same() {
-    let mut ranks = exchange("apart", 3, |rank, command| _ = (rank == 1).then(|| command.env("FLEXCAST_SHM", "0")));
+    let mut ranks = exchange("separate", 3, |rank, command| _ = (rank == 1).then(|| command.env("FLEXCAST_SHM", "0")));
     for process in &mut ranks {
         let (success, text) = process.end(BOUND);
         assert!(success, "{text}");
@@ -270,8 +270,8 @@ fn the_measuring_command_has_every_collective() {
         let ends: Vec<(bool, String)> = ranks.iter_mut().map(|rank| rank.end(BOUND)).collect();
         assert!(ends.iter().all(|(success, _)| *success), "{op}: {ends:?}");
         let line = ends[0].1.lines().find(|line| line.starts_with('{')).expect("one object");
-        let told: serde_json::Value = serde_json::from_str(line).expect("JSON");
-        let rows = told["rows"].as_array().expect("rows");
+        let table: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let rows = table["rows"].as_array().expect("rows");
         let bytes: Vec<u64> = rows.iter().filter_map(|row| row["bytes"].as_u64()).collect();
         assert_eq!(bytes, lengths, "{op}");
         assert!(rows.iter().all(|row| row["errors"] == 0 && row["op"] == op && row["in_place"] == in_place), "{line}");
@@ -299,8 +299,8 @@ fn the_measuring_command_runs_as_ranks_of_launchers() {
         let ends: Vec<(bool, String)> = ranks.iter_mut().map(|rank| rank.end(BOUND)).collect();
         assert!(ends.iter().all(|(success, _)| *success), "{ends:?}");
         let line = ends[0].1.lines().find(|line| line.starts_with('{')).expect("one object");
-        let told: serde_json::Value = serde_json::from_str(line).expect("JSON");
-        let rows = told["rows"].as_array().expect("rows");
+        let table: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let rows = table["rows"].as_array().expect("rows");
         let bytes: Vec<u64> = rows.iter().filter_map(|row| row["bytes"].as_u64()).collect();
         assert_eq!(bytes, [0, 100, 20 << 10]);
         assert!(rows.iter().all(|row| row["errors"] == 0 && row["ranks"] == 3 && row["op"] == "allgather"), "{line}");
@@ -338,15 +338,15 @@ fn the_table_of_the_tuning_command_is_one_that_programs_read() {
     let ops = "allreduce,sparse-allreduce";
     let args =
         ["tune", "--ops", ops, "--sizes", "1K,64K", "--rounds", "2", "--repetitions", "2", "--json", "--output", name];
-    let told = object(&run(&args, false));
-    let of = |op: &str| told["rows"].as_array().expect("rows").iter().filter(|row| row["op"] == op).count();
-    assert_eq!(of("sparse-allreduce"), 2 * 3, "{told}");
+    let table = object(&run(&args, false));
+    let of = |op: &str| table["rows"].as_array().expect("rows").iter().filter(|row| row["op"] == op).count();
+    assert_eq!(of("sparse-allreduce"), 2 * 3, "{table}");
     let mut info = Command::new(tool);
     info.args(["info", "--json", "--interface", "lo"]).env("FLEXCAST_TUNING", &file);
     let info = object(&String::from_utf8_lossy(&info.output().expect("it starts").stdout));
     let lengths: Vec<_> = info["sparse"].as_array().expect("points").iter().map(|point| &point["bytes"]).collect();
     assert_eq!(lengths, [1 << 10, 64 << 10], "{info}");
     let args = ["perf", "--op", "sparse-allreduce", "--sizes", "1K,64K,1M", "--repetitions", "3", "--json"];
-    let told = object(&run(&args, true));
-    assert!(told["rows"].as_array().expect("rows").iter().all(|row| row["errors"] == 0), "{told}");
+    let table = object(&run(&args, true));
+    assert!(table["rows"].as_array().expect("rows").iter().all(|row| row["errors"] == 0), "{table}");
 }

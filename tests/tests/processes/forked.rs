@@ -88,7 +88,7 @@ fn the_reason_of_a_refused_call_is_printed_once() {
         assert_eq!(lines.len(), 4, "{lines:?}");
     }
     assert!(lines(Some("off")).is_empty());
-    assert!(lines(Some("debug")).len() > 300, "each call is told");
+    assert!(lines(Some("debug")).len() > 300, "each call is logged");
     let wrong = lines(Some("loud"));
     assert!(wrong[0].contains("FLEXCAST_LOG is `loud`") && wrong.len() == 5, "{wrong:?}");
 }

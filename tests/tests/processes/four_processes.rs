@@ -101,7 +101,7 @@ fn every_collective_of_programs_in_c_is_right() {
             command.env("FLEXCAST_DATAPATH", datapath).env("FLEXCAST_LIBRARIES", &example.libraries);
             command.env("FLEXCAST_FIRMWARE", &example.image);
             if datapath == "dpa" {
-                // Image `sparse` beside the other: the DPAs add what sparse AllReduce sends.
+                // Image `sparse` together with the other: the DPAs add what sparse AllReduce sends.
                 command.env("FLEXCAST_SPARSE_FIRMWARE", flexcast_tests::image_path("sparse"));
                 command.env("FLEXCAST_SPARSE_AGGREGATION", "dpa").env("FLEXCAST_SPARSE_FIXED_POINT", "10");
             }
@@ -166,8 +166,8 @@ fn the_measuring_command_runs_over_cards() {
         let expected = if datapath == "dpa" { "datapath dpa" } else { "datapath verbs" };
         assert!(text.contains("2 ranks over mlx5_0 (MTU") && text.contains(expected), "{text}");
         let line = text.lines().find(|line| line.starts_with('{')).expect("one object");
-        let told: serde_json::Value = serde_json::from_str(line).expect("JSON");
-        let rows = told["rows"].as_array().expect("rows");
+        let table: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let rows = table["rows"].as_array().expect("rows");
         let lengths: Vec<_> = rows.iter().map(|row| (row["bytes"].as_u64(), row["errors"].as_u64())).collect();
         assert_eq!(lengths, [(Some(100), Some(0)), (Some(200 << 10), Some(0))], "{line}");
         assert_eq!(rows[0]["algorithm"], "eager", "{line}");
@@ -252,7 +252,7 @@ fn a_rank_that_cannot_make_its_part_is_named_by_the_others() {
 }
 
 #[test]
-fn parts_of_a_communicator_work_beside_it() {
+fn parts_of_a_communicator_work_concurrently_with_it() {
     let Some(texts) = ranks_in_c("split", "split", &[0, 1, 2, 3], 30_000) else { return };
     for (text, own) in texts.iter().zip([1, 0, 1, 0]) {
         assert!(text.contains(&format!("split: rank {own} of 2: equal")), "{texts:?}");
@@ -262,7 +262,7 @@ fn parts_of_a_communicator_work_beside_it() {
 #[test]
 fn the_protocol_runs_on_the_card_for_programs_in_c() {
     let threads = |text: &str| -> u32 {
-        let number = text.split_once("threads: ").and_then(|(_, rest)| rest.split_once(';')).expect("told").0;
+        let number = text.split_once("threads: ").and_then(|(_, rest)| rest.split_once(';')).expect("reported").0;
         number.parse().expect("a number")
     };
     let Some(host) = ranks_in_c("host", "split", &[0, 1, 2, 3], 30_000) else { return };

@@ -105,9 +105,9 @@ fn a_rank_that_is_stopped_for_longer_than_the_bound_is_named_by_all() {
         let ends = job.others(rank);
         job.ranks[rank].signal("KILL");
         check_named(rank, &ends, "stopped");
-        let told = format!("flexcast-emu: card {rank} (process ");
-        // Others may hear of it from the first that has given it up.
-        let any = ends.iter().any(|(_, text)| text.contains(&told) && text.contains("has taken nothing for 0.5 s"));
+        let report = format!("flexcast-emu: card {rank} (process ");
+        // Others may learn of it from the first that has given it up.
+        let any = ends.iter().any(|(_, text)| text.contains(&report) && text.contains("has taken nothing for 0.5 s"));
         assert!(any, "{ends:#?}");
         let healthy = (0..4).filter(|other| *other != rank);
         for other in healthy {

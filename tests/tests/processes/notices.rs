@@ -38,7 +38,7 @@ fn program(folder: &Path) -> Option<PathBuf> {
     Some(program)
 }
 
-struct Told {
+struct Ended {
     stdout: String,
     stderr: String,
     state: State,
@@ -73,7 +73,7 @@ fn run_with(program: &Path, what: &str, machine: &str, variables: &[(&str, &Path
 }
 
 /// Runs the program on a machine, with a state file that is written anew once in an hour of virtual time.
-fn run(program: &Path, what: &str, machine: &str) -> Told {
+fn run(program: &Path, what: &str, machine: &str) -> Ended {
     let folder = program.parent().expect("a folder");
     let (state, races) = (folder.join("state.json"), folder.join("races"));
     let mut variables = vec![("FLEXCAST_STATE", &*state), ("FLEXCAST_CORE_DIR", folder)];
@@ -82,17 +82,17 @@ fn run(program: &Path, what: &str, machine: &str) -> Told {
     }
     let (success, stdout, stderr) = run_with(program, what, machine, &variables);
     assert!(success, "{what}:\n{stderr}{stdout}");
-    Told { stdout, stderr, state: State::read(&state).expect("a state") }
+    Ended { stdout, stderr, state: State::read(&state).expect("a state") }
 }
 
-/// The host looks at its memory, or sleeps while the machine runs by itself: it never learns of the death by a call.
+/// The host polls its memory, or sleeps while the machine runs by itself: it never learns of the death by a call.
 #[test]
 fn a_death_is_reported_when_it_happens() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(program) = program(folder.path()) else { return };
     let driven = "[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:9\"";
     for (what, machine) in [("poll", "cards = 1"), ("sleep", driven)] {
-        let Told { stdout, stderr, state } = run(&program, what, machine);
+        let Ended { stdout, stderr, state } = run(&program, what, machine);
         assert!(stdout.contains("signalled"), "{what}: {stdout}");
         let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with("flexcast: ")).collect();
         let [line] = lines[..] else { panic!("{what}: one line is to say it:\n{stderr}") };
@@ -122,19 +122,19 @@ fn races_are_reported_when_they_are_found() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(program) = program(folder.path()) else { return };
     let kind = "memory was written after its release";
-    let Told { stdout, stderr, state } = run(&program, "race", "detect_races = true");
+    let Ended { stdout, stderr, state } = run(&program, "race", "detect_races = true");
     assert!(stdout.contains("raced"), "{stdout}");
-    // Three, all alike: told once, and counted.
+    // Three, all alike: reported once, and counted.
     assert_eq!(stderr.matches(kind).count(), 1, "{stderr}");
     assert!(stderr.contains(&format!("flexcast: race: {kind}\n  first   the host gave back")), "{stderr}");
     assert!(stderr.ends_with("flexcast: 3 races for memory in all, repetitions included\n"), "{stderr}");
     let file = std::fs::read_to_string(folder.path().join("races")).expect("the file of races");
     assert!(file.starts_with(kind) && file.lines().count() == 3, "{file}");
-    let races = state.races.as_ref().expect("it has looked for them");
+    let races = state.races.as_ref().expect("it has searched for them");
     assert_eq!((races.count, races.reports.len()), (3, 1));
     assert_eq!(tables::remarks(&state), ["3 races for memory (--json tells the accesses)"]);
-    // Who does not ask for it is told nothing.
-    let Told { stderr, state, .. } = run(&program, "race", "cards = 1");
+    // Nothing is reported to a program that does not ask for it.
+    let Ended { stderr, state, .. } = run(&program, "race", "cards = 1");
     assert_eq!((&*stderr, state.races), ("", None));
 }
 
@@ -165,7 +165,7 @@ fn a_place_that_cannot_be_written_is_named_with_its_variable() {
             assert!(line.contains(part), "{part:?} is not in {line}");
         }
     }
-    // Races are written beside what the program does: a line, and it goes on.
+    // Races are written while the program goes on: where that fails there is a line on stderr.
     let races = [("FLEXCAST_RACES", &*below)];
     for (machine, words) in
         [("detect_races = true", "cannot be written"), ("cards = 1", "the machine detects no races")]

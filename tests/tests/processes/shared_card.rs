@@ -146,7 +146,7 @@ fn a_process_that_is_killed_takes_its_keys_along_and_nobody_else() {
     let by_alias = format!("read 0 {here} 0 4096 {} {}", word(&alias, 1), word(&alias, 2));
     assert_eq!(server.does(&by_alias), "1 done");
     first.kill();
-    // The server is told of its end by the system, a moment later.
+    // The system notifies the server of its end, a moment later.
     let begun = Instant::now();
     while server.says(&format!("alias {export}")).starts_with(|digit: char| digit.is_ascii_digit()) {
         assert!(begun.elapsed() < Duration::from_secs(20), "its keys are there still");
@@ -188,7 +188,7 @@ fn processes_of_two_hosts_reach_one_another_by_their_cards() {
 
 /// Calls of those that are left fail, name the socket and do not hang.
 #[test]
-fn a_process_with_the_card_that_ends_or_stops_is_told_of() {
+fn the_end_or_stop_of_the_process_with_the_card_is_reported() {
     let place = Place::new();
     let server = server(&place);
     let mut first = client(&place);
@@ -281,14 +281,14 @@ impl Raw {
         this
     }
 
-    fn tell(&mut self, request: &str) {
+    fn send(&mut self, request: &str) {
         let text = format!("[{{\"card\":0,\"function\":\"host\"}},{request}]");
         let message = [&(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
         self.0.write_all(&message).expect("a process that listens");
     }
 
     fn says(&mut self, request: &str) -> String {
-        self.tell(request);
+        self.send(request);
         let mut len = [0; 4];
         self.0.read_exact(&mut len).expect("an answer");
         let mut answer = vec![0; u32::from_le_bytes(len) as usize];
@@ -325,7 +325,7 @@ fn what_one_process_has_made_is_not_anothers() {
     (0..0x1000).for_each(|cqn| refused(format!("{{\"DestroyCq\":{{\"cqn\":{cqn}}}}}")));
     (1..64).for_each(|id| refused(format!("{{\"DeregisterUmem\":{{\"id\":{id},\"addr\":{addr},\"len\":4096}}}}")));
     // Doorbells have no answer, and do nothing either.
-    raw.tell(&format!("{{\"Ring\":{{\"qpn\":{qpn},\"counter\":7,\"pushed\":false}}}}"));
+    raw.send(&format!("{{\"Ring\":{{\"qpn\":{qpn},\"counter\":7,\"pushed\":false}}}}"));
     let queried = raw.says(
         "{\"Devx\":{\"call\":{\"Query\":{\"kind\":\"Mkey\",\"number\":1}},\"input\":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0],\"answer_bytes\":16}}",
     );
@@ -334,13 +334,13 @@ fn what_one_process_has_made_is_not_anothers() {
     assert_eq!(second.does(&format!("holds {theirs} 0 4096 1 0")), "true");
 }
 
-/// Says what a process of another user is told at the socket.
+/// Prints what the socket answers to a process of another user.
 #[test]
 #[ignore = "a process that the test below starts: cargo test -p flexcast-tests --test processes shared_card::"]
 fn a_process_of_another_user() {
     let socket = std::env::var_os("FLEXCAST_TEST_SOCKET").expect("a socket");
     let answer = stranger(Path::new(&socket), &[&b"FXCARD\0\0"[..], &1_u32.to_le_bytes(), &[0; 4]].concat());
-    println!("told {}", answer[12]);
+    println!("answered {}", answer[12]);
 }
 
 #[test]
@@ -368,6 +368,6 @@ fn processes_of_other_users_are_refused() {
         .output()
         .expect("the program starts");
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("told 3"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("answered 3"), "{text}{}", String::from_utf8_lossy(&output.stderr));
     client(&place).does("pair");
 }

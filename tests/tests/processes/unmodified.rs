@@ -93,7 +93,7 @@ fn pair(name: &str, program: &str, arguments: &[&str], more: &str, alone: &str) 
     pair_with(name, program, arguments, more, alone, |_| ())
 }
 
-/// The same; `meddle` is told the processes, the server's first, when both run.
+/// The same; `meddle` is given the processes, the server's first, when both run.
 fn pair_with(
     name: &str,
     program: &str,
@@ -142,7 +142,8 @@ fn pair_on(
     let printed = |role: &str| {
         String::from_utf8_lossy(&std::fs::read(folder.join(format!("{role}.txt"))).expect("the output")).into_owned()
     };
-    let told = || format!("{program} {arguments:?}\nserver:\n{}\nclient:\n{}", printed("server"), printed("client"));
+    let transcript =
+        || format!("{program} {arguments:?}\nserver:\n{}\nclient:\n{}", printed("server"), printed("client"));
 
     let mut server = start("server", 0, &[]);
     let begun = Instant::now();
@@ -154,7 +155,11 @@ fn pair_on(
     let mut client = start("client", 1, &["127.0.0.1"]);
     meddle([server.0.id(), client.0.id()]);
     let ends = [wait_for(&mut client.0, BOUND), wait_for(&mut server.0, BOUND)];
-    assert!(ends.iter().all(|end| end.is_some_and(|status| status.success())), "{ends:?} (client, server): {}", told());
+    assert!(
+        ends.iter().all(|end| end.is_some_and(|status| status.success())),
+        "{ends:?} (client, server): {}",
+        transcript()
+    );
     Pair { server: printed("server"), client: printed("client") }
 }
 
@@ -187,7 +192,7 @@ fn a_bad_machine_file_is_reported_and_the_program_ends() {
     if !installed("ibv_devinfo", "ibverbs-utils") {
         return;
     }
-    for (machine, told) in [
+    for (machine, words) in [
         ("toml:crads = 1\n", "unknown field `crads`"),
         ("/no/such/file.toml", "the machine file /no/such/file.toml cannot be read"),
         ("toml:cards = 0\n", "0 cards"),
@@ -195,8 +200,8 @@ fn a_bad_machine_file_is_reported_and_the_program_ends() {
     ] {
         let output = run("ibv_devinfo", &[], machine);
         let text = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && text.contains(told), "{machine:?}: {text}");
-        assert_eq!(text.matches("flexcast:").count(), 1, "told once: {text}");
+        assert!(!output.status.success() && text.contains(words), "{machine:?}: {text}");
+        assert_eq!(text.matches("flexcast:").count(), 1, "reported once: {text}");
     }
 }
 
@@ -239,7 +244,7 @@ fn programs_play_on_the_card_of_another() {
     let shown = run("ibv_devinfo", &["-l"], &format!("toml:{attached}"));
     assert!(String::from_utf8_lossy(&shown.stdout).starts_with("1 HCA found"), "{shown:?}");
     for transport in ["rc", "uc", "ud"] {
-        // Polling, and asleep until they are told.
+        // Polling, and asleep until an event.
         for way in [&[][..], &["-e"]] {
             let (name, program) = (format!("shared-{transport}-{}", way.len()), format!("ibv_{transport}_pingpong"));
             let machines = [attached.clone(), attached.clone()];

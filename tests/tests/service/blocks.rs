@@ -74,7 +74,7 @@ fn alltoallv_goes_from_host_memory_to_host_memory() {
 }
 
 /// By whomever copies are made inside hosts: each block crosses to each other host once, each rank reads its own, and
-/// the others of a host get it by a copy. The card is told of copies by Reads, hosts by messages.
+/// the others of a host get it by a copy. The card learns of copies by Reads, hosts by messages.
 #[test]
 fn allgatherv_crosses_to_each_host_once() {
     for (shape, copies) in
@@ -89,7 +89,7 @@ fn allgatherv_crosses_to_each_host_once() {
         let total: u64 = (0..shape.ranks()).map(|source| LOAD.of(source)).sum();
         let hosts = u64::from(shape.hosts);
         let (crossings, copied) = (ranks * (hosts - 1), ranks * hosts * u64::from(shape.ranks_per_host - 1));
-        let (read, told) = if copies == LocalCopies::Card { (copied, 0) } else { (0, copied) };
+        let (read, notified) = if copies == LocalCopies::Card { (copied, 0) } else { (0, copied) };
         assert_eq!(
             (after.crossings - before.crossings, after.local_reads - before.local_reads),
             (3 * crossings, 3 * read),
@@ -98,7 +98,7 @@ fn allgatherv_crosses_to_each_host_once() {
         assert_eq!(after.reads - before.reads, 3 * (crossings + ranks + read), "{shape:?}, {copies:?}");
         let bytes = if copies == LocalCopies::Card { total * ranks } else { total * hosts };
         assert_eq!(after.read_bytes - before.read_bytes, 3 * bytes, "{shape:?}, {copies:?}");
-        assert_eq!(after.rank_messages - before.rank_messages, 3 * told, "{shape:?}, {copies:?}");
+        assert_eq!(after.rank_messages - before.rank_messages, 3 * notified, "{shape:?}, {copies:?}");
         assert_eq!((after.flags - before.flags, after.wrong), (3 * ranks, 0));
         assert!(world.most_active_reads() <= Limits::default().active_reads);
     }
@@ -115,9 +115,9 @@ fn copies_by_the_card_count_as_active_reads() {
     assert_eq!(world.most_active_reads(), 1);
 }
 
-/// Ranks of one process, of two of a host, and of two hosts: all are told who differs, or that another one does.
+/// Ranks of one process, of two of a host, and of two hosts: all learn who differs, or that another one does.
 #[test]
-fn ranks_that_do_not_agree_about_copies_are_told() {
+fn disagreement_about_copies_is_reported_to_all_ranks() {
     let shape = Shape { hosts: 2, ranks_per_host: 3, processes_per_host: 2 };
     for odd in 0..shape.ranks() {
         let mut world = world(shape);
@@ -135,17 +135,17 @@ fn ranks_that_do_not_agree_about_copies_are_told() {
             _ => false,
         };
         world
-            .drive("all are told", |world| {
+            .drive("all learn of it", |world| {
                 for ((rank, state), context) in (0..).zip(&mut world.ranks).zip(&contexts) {
                     match state.client.end(*context, rank) {
                         Ok(false) => return Ok(false),
-                        Err(Error::Failed(failure)) => assert!(differ(failure), "{odd} differs, told: {failure}"),
+                        Err(Error::Failed(failure)) => assert!(differ(failure), "{odd} differs, reported: {failure}"),
                         other => panic!("rank {rank}: {other:?}"),
                     }
                 }
                 Ok(true)
             })
-            .expect("all are told");
+            .expect("all learn of it");
     }
 }
 
@@ -173,11 +173,11 @@ fn between_the_call_and_the_flag_the_host_does_nothing() {
         world.local_copies = LocalCopies::Card;
         let contexts: Vec<ContextId> = (0..6).map(|rank| world.call(op, rank, 0).expect("called")).collect();
         let calls = world.host_calls();
-        let mut looks = 0;
+        let mut polls = 0;
         // The hosts compute: only the Arm cores go on.
         while !world.are_flagged(&contexts).expect("flags") {
-            looks += 1;
-            assert!(looks < 1_000_000, "no flag of {op} comes");
+            polls += 1;
+            assert!(polls < 1_000_000, "no flag of {op} comes");
             world.let_pass().expect("service processes go on");
         }
         assert!((0..6).all(|rank| world.is_right(op, rank, 0).expect("memory")));
@@ -186,7 +186,7 @@ fn between_the_call_and_the_flag_the_host_does_nothing() {
 }
 
 #[test]
-fn hosts_that_look_at_flags_alone_go_on_for_ever() {
+fn hosts_that_poll_flags_alone_go_on_for_ever() {
     let shape = Shape { hosts: 2, ranks_per_host: 1, processes_per_host: 1 };
     let mut world = world(shape);
     let mut all = Vec::new();
@@ -194,15 +194,15 @@ fn hosts_that_look_at_flags_alone_go_on_for_ever() {
     for turn in 0..200 {
         let contexts: Vec<ContextId> =
             (0..2).map(|rank| world.call(ServiceOp::Alltoallv, rank, turn).expect("called")).collect();
-        let mut looks = 0;
+        let mut polls = 0;
         while !world.are_flagged(&contexts).expect("flags") {
-            looks += 1;
-            assert!(looks < 1_000_000, "turn {turn}: no flag comes");
+            polls += 1;
+            assert!(polls < 1_000_000, "turn {turn}: no flag comes");
             world.let_pass().expect("service processes go on");
         }
         all.push(contexts);
     }
-    // Who looks late finds the flags of later ones in their places.
+    // Who polls late finds the flags of later ones in their places.
     for contexts in all {
         assert!(world.are_flagged(&contexts).expect("flags"), "{contexts:?}");
         world.end_all(&contexts).expect("ended well");
@@ -228,12 +228,12 @@ fn whoever_dies_is_named_to_all_others() {
         .drive("all learn of it", |world| {
             let all: Result<Vec<bool>, ServiceError> =
                 (0..3).zip(&contexts).map(|(rank, context)| failed(world, *context, rank)).collect();
-            Ok(all?.into_iter().all(|is_told| is_told))
+            Ok(all?.into_iter().all(|has_failed| has_failed))
         })
-        .expect("all are told");
+        .expect("all learn of it");
     // Nothing follows in this group.
-    let next = world.call(op, 0, 1).expect("told");
-    world.drive("rank 0 learns", |world| failed(world, next, 0)).expect("it is told");
+    let next = world.call(op, 0, 1).expect("called");
+    world.drive("rank 0 learns", |world| failed(world, next, 0)).expect("it learns of it");
 }
 
 #[test]

@@ -70,17 +70,17 @@ impl World {
         ServiceOptions::new(endpoints.collect(), self.folder.path().join("secret")).operation(Duration::from_secs(20))
     }
 
-    /// Each buffer has an alias of its own, so that aliases tell what is lent.
+    /// Each buffer has an alias of its own, so that aliases show which buffers are shared.
     fn options_without_pool(&self, rank: u32) -> ServiceOptions {
         self.options(rank as usize / 2).bound_keys(0)
     }
 
     fn keys(&self) -> u64 {
-        self.daemons.iter().flat_map(Processes::looks).map(|look| look.now.keys).sum()
+        self.daemons.iter().flat_map(Processes::looks).map(|status| status.now.keys).sum()
     }
 
     fn counted(&self, of: impl Fn(&ProcessLook) -> u64) -> u64 {
-        self.daemons.iter().flat_map(Processes::looks).map(|look| of(&look)).sum()
+        self.daemons.iter().flat_map(Processes::looks).map(|status| of(&status)).sum()
     }
 
     /// Runs `body` for each rank in a thread of its own.
@@ -130,20 +130,20 @@ fn daemon(machine: &Emulated, host: u32, staging: Option<Staging>) -> Processes 
     Processes::start(&device, listeners, settings, pace).expect("service processes")
 }
 
-/// What ranks tell one another, by the number of the exchange.
+/// What ranks send one another, by the number of the exchange.
 #[derive(Default)]
 struct Hub {
     rounds: Mutex<BTreeMap<u32, Vec<Option<Vec<u8>>>>>,
-    told: Condvar,
+    contributed: Condvar,
 }
 
-struct Ears {
+struct HubExchange {
     hub: Arc<Hub>,
     rank: u32,
     round: u32,
 }
 
-impl Exchange for Ears {
+impl Exchange for HubExchange {
     fn rank(&self) -> u32 {
         self.rank
     }
@@ -156,11 +156,11 @@ impl Exchange for Ears {
         let mut rounds = self.hub.rounds.lock().expect("whole");
         let round = rounds.entry(self.round).or_insert_with(|| vec![None; RANKS as usize]);
         round[self.rank as usize] = Some(contribution.to_vec());
-        self.hub.told.notify_all();
+        self.hub.contributed.notify_all();
         let number = self.round;
         self.round += 1;
         let is_open = |rounds: &mut BTreeMap<u32, Vec<Option<Vec<u8>>>>| rounds[&number].iter().any(Option::is_none);
-        let (rounds, late) = self.hub.told.wait_timeout_while(rounds, BOUND, is_open).expect("whole");
+        let (rounds, late) = self.hub.contributed.wait_timeout_while(rounds, BOUND, is_open).expect("whole");
         let all = rounds[&number].iter().cloned().collect::<Option<Vec<_>>>();
         all.ok_or_else(|| ExchangeError { tag: tag.to_owned(), reason: format!("late: {}", late.timed_out()) })
     }
@@ -175,18 +175,18 @@ struct Place {
 }
 
 impl Place {
-    fn ears(&self, round: u32) -> Ears {
-        Ears { hub: Arc::clone(&self.hub), rank: self.rank, round }
+    fn exchange_from(&self, round: u32) -> HubExchange {
+        HubExchange { hub: Arc::clone(&self.hub), rank: self.rank, round }
     }
 
-    /// A communicator; exchanges of several are told apart by their first number.
+    /// A communicator; exchanges of several are distinguished by their first number.
     fn create(&self, round: u32) -> Communicator {
-        Communicator::create(&self.card, &mut self.ears(round), self.config.clone()).expect("a communicator")
+        Communicator::create(&self.card, &mut self.exchange_from(round), self.config.clone()).expect("a communicator")
     }
 
     /// Waits until all ranks are here.
     fn meet(&self, round: u32) {
-        self.ears(round).exchange("all are here", &[]).expect("they are");
+        self.exchange_from(round).exchange("all are here", &[]).expect("they are");
     }
 
     fn buffer(&self, bytes: &[u8]) -> Buffer {
@@ -205,8 +205,8 @@ impl Place {
     }
 }
 
-fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    flexcast_tests::processes::until(what, BOUND, look)
+fn until<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
+    flexcast_tests::processes::until(what, BOUND, poll)
 }
 
 fn content(seed: u32, from: u32, to: u32, len: usize) -> Vec<u8> {
@@ -293,13 +293,13 @@ fn operations_of_service_processes_and_of_the_host_come_out_right_in_any_order()
     });
     // Four operations a turn by the service processes: each rank's flag once.
     let all = 3 * 4 * u64::from(RANKS);
-    until("all flags counted", || (world.counted(|look| look.counts.flags) >= all).then_some(()));
-    assert_eq!(world.counted(|look| look.counts.flags), all);
+    until("all flags counted", || (world.counted(|status| status.counts.flags) >= all).then_some(()));
+    assert_eq!(world.counted(|status| status.counts.flags), all);
     // Of a turn: Alltoall between hosts 4 x 2 blocks, Alltoallv 3 x 2, since nothing goes to rank 0; of Allgather and
     // Allgatherv each block once for each other host. The rest comes from the other rank of the host: of these two each
     // block once on each host.
-    assert_eq!(world.counted(|look| look.counts.crossings), 3 * (8 + 6 + 4 + 4));
-    assert_eq!(world.counted(|look| look.counts.local_reads), 3 * (4 + 3 + 8 + 8));
+    assert_eq!(world.counted(|status| status.counts.crossings), 3 * (8 + 6 + 4 + 4));
+    assert_eq!(world.counted(|status| status.counts.local_reads), 3 * (4 + 3 + 8 + 8));
 }
 
 /// Allgathers by alias keys: a block crosses to each other host once, the card copies it to the other rank there, and
@@ -329,12 +329,12 @@ fn allgathers_cross_once_per_host_and_need_no_call() {
         }
     });
     let flags = 3 * 2 * u64::from(RANKS);
-    until("all flags counted", || (world.counted(|look| look.counts.flags) >= flags).then_some(()));
+    until("all flags counted", || (world.counted(|status| status.counts.flags) >= flags).then_some(()));
     // Rank 0 has nothing in an Allgatherv: an empty block is not read.
-    assert_eq!(world.counted(|look| look.counts.crossings), 3 * (4 + 3));
-    assert_eq!(world.counted(|look| look.counts.local_reads), 3 * 2 * (4 + 3));
+    assert_eq!(world.counted(|status| status.counts.crossings), 3 * (4 + 3));
+    assert_eq!(world.counted(|status| status.counts.local_reads), 3 * 2 * (4 + 3));
     // The own block is in its place.
-    assert_eq!(world.counted(|look| look.counts.reads), 3 * 3 * (4 + 3));
+    assert_eq!(world.counted(|status| status.counts.reads), 3 * 3 * (4 + 3));
 }
 
 #[test]
@@ -376,16 +376,16 @@ fn without_calls(multicast: Option<Multicast>) {
         }
     });
     // Of each staged collective flags of all of its processes to each rank; of an Alltoall one to each.
-    assert!(world.counted(|look| look.counts.writes) > 0, "staging memory was used");
+    assert!(world.counted(|status| status.counts.writes) > 0, "staging memory was used");
     // Three turns of an Allgather of all blocks and of a Broadcast; each process once.
     let sent = if multicast.is_some() { 3 * (4 + 1) * BLOCK as u64 } else { 0 };
     // A process counts what it has sent once the card says so, which may be after all ranks have it.
     until("all blocks that are multicast are counted", || {
-        (world.counted(|look| look.counts.multicast_bytes) >= sent).then_some(())
+        (world.counted(|status| status.counts.multicast_bytes) >= sent).then_some(())
     });
-    assert_eq!(world.counted(|look| look.counts.multicast_bytes), sent);
+    assert_eq!(world.counted(|status| status.counts.multicast_bytes), sent);
     until("no queue pair of a multicast is left", || {
-        (world.counted(|look| look.now.multicast_groups) == 0).then_some(())
+        (world.counted(|status| status.now.multicast_groups) == 0).then_some(())
     });
 }
 
@@ -424,9 +424,9 @@ fn broadcasts_and_allgathers(world: &World, options: impl Fn(u32) -> ServiceOpti
 fn are_transfers(world: &World, expected: [u64; 3], what: &str) {
     let found = || {
         [
-            world.counted(|look| look.counts.writes),
-            world.counted(|look| look.counts.crossings),
-            world.counted(|look| look.counts.local_reads),
+            world.counted(|status| status.counts.writes),
+            world.counted(|status| status.counts.crossings),
+            world.counted(|status| status.counts.local_reads),
         ]
     };
     // Service processes show what they have done a little later.
@@ -439,7 +439,8 @@ fn are_transfers(world: &World, expected: [u64; 3], what: &str) {
 #[test]
 fn hierarchical_delivery_writes_once_per_host() {
     let world = World::new(Some(STAGING));
-    // The segment has room for an Allgather of blocks of up to 4,080 bytes; the process tells flags before the data.
+    // The segment has room for an Allgather of blocks of up to 4,080 bytes; the process announces flags before the
+    // data.
     let options =
         |rank: u32| world.options(rank as usize / 2).delivery(ServiceDelivery::Hierarchical).segment_bytes(16 << 10);
     broadcasts_and_allgathers(&world, options, &[BLOCK, 10_000]);
@@ -482,9 +483,9 @@ fn ranks_that_give_other_thresholds_use_the_host_and_say_so() {
         let communicator = place.create(0);
         let report = communicator.control();
         let reason = report.reason.as_deref().expect("a reason");
-        let told = "rank 3 has delivery auto, thresholds 9,0, segments of 8388608 bytes, datapath with control host, \
-            but rank 0 delivery auto, thresholds 2,0, ";
-        assert!(report.control == Control::Host && reason.starts_with(told), "{reason}");
+        let expected = "rank 3 has delivery auto, thresholds 9,0, segments of 8388608 bytes, datapath with control \
+            host, but rank 0 delivery auto, thresholds 2,0, ";
+        assert!(report.control == Control::Host && reason.starts_with(expected), "{reason}");
         let done = communicator.allgather(place.buffer(&content(0, place.rank, 0, BLOCK)), place.empty(BLOCK * 4));
         assert!(bytes(&done.expect("posted").wait().expect("by the host")) == gathered(0));
     });
@@ -527,7 +528,7 @@ fn without_a_daemon_on_one_rank_all_ranks_use_the_host_and_say_so() {
     };
     world.run(unnamed, |place| check(place, "FLEXCAST_SERVICE"));
     world.run(absent, |place| check(place, "no service process listens"));
-    assert_eq!(world.counted(|look| look.counts.flags), 0);
+    assert_eq!(world.counted(|status| status.counts.flags), 0);
 }
 
 #[test]
@@ -543,7 +544,8 @@ fn the_dpa_has_broadcasts_and_allgathers_where_it_moves_the_data() {
     world.run_on(open, options, |place| {
         // Not on the messages of the barrier, however short.
         let config = place.config.clone().eager_bytes(0);
-        let communicator = Communicator::create(&place.card, &mut place.ears(0), config).expect("a communicator");
+        let communicator =
+            Communicator::create(&place.card, &mut place.exchange_from(0), config).expect("a communicator");
         assert_eq!(communicator.control().control, Control::Service, "{:?}", communicator.control());
         let own = place.rank;
         let wait = |request: Result<Request, _>| request.expect("posted").wait().expect("it ends well");
@@ -568,10 +570,10 @@ fn the_dpa_has_broadcasts_and_allgathers_where_it_moves_the_data() {
         assert!(bytes(&done) == received(7, own), "the refusal has broken nothing");
         place.meet(100);
     });
-    assert_eq!(world.counted(|look| look.counts.gathers + look.counts.writes), 0, "nothing was staged");
+    assert_eq!(world.counted(|status| status.counts.gathers + status.counts.writes), 0, "nothing was staged");
     let all = 3 * u64::from(RANKS);
-    until("all flags counted", || (world.counted(|look| look.counts.flags) >= all).then_some(()));
-    assert_eq!(world.counted(|look| look.counts.flags), all, "Alltoall alone");
+    until("all flags counted", || (world.counted(|status| status.counts.flags) >= all).then_some(()));
+    assert_eq!(world.counted(|status| status.counts.flags), all, "Alltoall alone");
 }
 
 #[test]
@@ -585,7 +587,7 @@ fn a_rank_that_is_gone_is_named_and_nothing_hangs() {
             until("the post", || {
                 communicator.progress().expect("moves");
                 // Both buffers are bound to keys of the rank's pool.
-                (world.counted(|look| look.counts.bindings) >= 2).then_some(())
+                (world.counted(|status| status.counts.bindings) >= 2).then_some(())
             });
             (0..100).for_each(|_| _ = communicator.progress().expect("moves"));
             drop((request, communicator));
@@ -653,7 +655,7 @@ fn a_daemon_that_dies_fails_what_is_under_way() {
         }
         place.meet(101);
         let posted = communicator.alltoall(place.empty(BLOCK * 4), place.empty(BLOCK * 4));
-        // Another rank may have told of it before the post.
+        // Another rank may have reported it before the post.
         let failed = posted.and_then(|request| request.wait()).expect_err("a daemon is gone");
         let (Error::Failed { failure, .. } | Error::Broken { failure, .. }) = &failed.error else {
             panic!("{}", failed.error)
@@ -672,7 +674,7 @@ fn buffers_that_are_made_anew_use_up_no_keys() {
     world.run_all(|place| {
         let communicator = place.create(0);
         place.meet(100);
-        // Processes tell what they have a little after they have it.
+        // Processes report what they have a little after they have it.
         let before = u64::from(RANKS);
         until("the keys of the flags of each rank", || (world.keys() == before).then_some(()));
         place.meet(101);
@@ -707,8 +709,8 @@ fn buffers_that_are_made_anew_use_up_no_keys() {
     });
     until("no key", || (world.keys() == 0).then_some(()));
     // Each buffer was bound to a key, which was let go of in order.
-    assert!(world.counted(|look| look.counts.bindings) >= u64::from(RANKS) * 2 * 14);
-    assert_eq!(world.counted(|look| look.counts.aliases_replaced + look.now.bound_keys), 0);
+    assert!(world.counted(|status| status.counts.bindings) >= u64::from(RANKS) * 2 * 14);
+    assert_eq!(world.counted(|status| status.counts.aliases_replaced + status.now.bound_keys), 0);
 }
 
 /// A slice promises that nobody else writes: it is given once no service process has a key of the buffer any more.
@@ -719,7 +721,7 @@ fn bytes_are_borrowed_only_while_no_service_process_may_write_to_them() {
         world.daemons.iter().flat_map(|host| host.endpoints().iter().copied().map(address_of)).collect();
     let refuses = |buffer: &mut Buffer| {
         for refusal in [buffer.as_slice().map(drop), buffer.as_mut_slice().map(drop)] {
-            let error = refusal.expect_err("it is lent");
+            let error = refusal.expect_err("it is shared");
             assert!(matches!(&error, Error::Lent { process } if known.contains(process)), "{error}");
             assert!(error.to_string().contains("call `Communicator::take_back`"), "{error}");
         }
@@ -743,7 +745,7 @@ fn bytes_are_borrowed_only_while_no_service_process_may_write_to_them() {
                 refuses(&mut send);
                 refuses(&mut receive);
                 assert!(receive.to_vec().expect("a copy") == received(seed, place.rank));
-                other.take_back(&mut receive).expect("it has not lent it");
+                other.take_back(&mut receive).expect("it has not shared it");
                 refuses(&mut receive);
                 for buffer in [&mut send, &mut receive] {
                     communicator.take_back(buffer).expect("the process lets go of it");
@@ -768,11 +770,12 @@ fn bytes_are_borrowed_only_while_no_service_process_may_write_to_them() {
 }
 
 #[test]
-fn communicators_beside_one_another_share_buffers() {
+fn concurrent_communicators_share_buffers() {
     let world = World::new(None);
     world.run_all(|place| {
         let all = [place.create(0), place.create(10)];
-        let halves = all[0].split(&mut place.ears(20), Some(place.rank % 2), 0).expect("split").expect("a half");
+        let halves =
+            all[0].split(&mut place.exchange_from(20), Some(place.rank % 2), 0).expect("split").expect("a half");
         assert_eq!(halves.control().control, Control::Service, "{:?}", halves.control());
         let (mut send, mut receive) = (place.buffer(&sent(0, place.rank)), place.empty(BLOCK * 4));
         for turn in 0..4 {

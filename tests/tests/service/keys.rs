@@ -52,7 +52,7 @@ const OPS: [ServiceOp; 2] = [ServiceOp::Alltoallv, ServiceOp::Allgatherv];
 /// Has a program share 64 bytes.
 fn share(client: &mut Client) -> MemoryId {
     let pd = client.pd().clone();
-    client.share(memory(&pd, 64)).expect("told")
+    client.share(memory(&pd, 64)).expect("sent")
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn memory_taken_back_while_it_is_read_costs_the_alias_and_its_collective_alone()
         (0..pause).for_each(|_| _ = world.let_pass().expect("service processes go on"));
         let [send, _] = world.memory(0);
         let was = world.ranks[0].client.key(send).expect("an alias").expect("bound").key;
-        world.ranks[0].client.take_back(send).expect("told");
+        world.ranks[0].client.take_back(send).expect("sent");
         let mut ends = [None; 2];
         let mut back = None;
         world
@@ -149,7 +149,7 @@ fn memory_taken_back_while_it_is_read_costs_the_alias_and_its_collective_alone()
         // The key is bound again, and what is late does not reach it.
         let client = &mut world.ranks[0].client;
         let pd = client.pd().clone();
-        let next = client.share(memory(&pd, 4096)).expect("told");
+        let next = client.share(memory(&pd, 4096)).expect("sent");
         assert!(client.is_bound(next));
         let key = client.key(next).expect("an alias").expect("at once").key;
         assert_eq!(key == was, cost == 0, "another number where something may still know the old one");
@@ -165,8 +165,8 @@ fn memory_taken_back_while_it_is_read_costs_the_alias_and_its_collective_alone()
 fn programs_and_processes_go_with_keys_bound() {
     let shape = Shape { hosts: 2, ranks_per_host: 2, processes_per_host: 1 };
     let mut world = world(shape, 3);
-    let look = |world: &World, process: usize| world.agents[process].as_ref().expect("it lives").look();
-    assert_eq!((look(&world, 0).bound_keys, look(&world, 1).bound_keys), (6, 6));
+    let agent_status = |world: &World, process: usize| world.agents[process].as_ref().expect("it lives").look();
+    assert_eq!((agent_status(&world, 0).bound_keys, agent_status(&world, 1).bound_keys), (6, 6));
     let contexts: Vec<ContextId> =
         (0..3).map(|rank| world.call(ServiceOp::Alltoallv, rank, 0).expect("called")).collect();
     world.lose(3);
@@ -182,13 +182,13 @@ fn programs_and_processes_go_with_keys_bound() {
             }
             Ok(all || world.ranks[0].client.end(contexts[0], 0).is_err())
         })
-        .expect("all are told");
-    assert_eq!(look(&world, 1).bound_keys, 3, "aliases of a program go with it");
+        .expect("all learn of it");
+    assert_eq!(agent_status(&world, 1).bound_keys, 3, "aliases of a program go with it");
     // What Reads of the failed collective may still know is given up, and comes back.
     for rank in 0..3 {
         let memories = world.memory(rank);
         let client = &mut world.ranks[rank as usize].client;
-        memories.iter().for_each(|memory| client.take_back(*memory).expect("told"));
+        memories.iter().for_each(|memory| client.take_back(*memory).expect("sent"));
         let mut back = 0;
         world
             .drive("memory comes back", |world| {
@@ -203,12 +203,12 @@ fn programs_and_processes_go_with_keys_bound() {
     // A service process that is gone lets nobody reach memory, either.
     let client = &mut world.ranks[0].client;
     let pd = client.pd().clone();
-    let shared = client.share(memory(&pd, 64)).expect("told");
+    let shared = client.share(memory(&pd, 64)).expect("sent");
     assert!(client.is_bound(shared));
     world.lose_process(0);
     let client = &mut world.ranks[0].client;
     client.lose();
-    client.take_back(shared).expect("there is nobody to tell");
+    client.take_back(shared).expect("there is nobody to notify");
     assert_eq!(client.taken_back(shared).expect("the key is freed").len(), 64);
     assert_eq!(client.free_keys(), 2, "it is not bound again");
 }
@@ -246,10 +246,10 @@ impl Host {
     }
 
     fn until(&mut self, clients: &mut [&mut Client], mut is_over: impl FnMut(&mut [&mut Client]) -> bool) {
-        let mut looks = 0;
+        let mut polls = 0;
         while !is_over(clients) {
-            looks += 1;
-            assert!(looks < 1_000_000, "nothing happens");
+            polls += 1;
+            assert!(polls < 1_000_000, "nothing happens");
             let mut any = self.agent.progress().expect("the card works");
             for client in &mut *clients {
                 any |= client.progress().expect("the card works");
@@ -262,12 +262,12 @@ impl Host {
 
     fn with_keys(&mut self, keys: u16) -> (Client, PeerId) {
         let (mut client, peer) = self.program();
-        client.offer_keys(keys).expect("told");
+        client.offer_keys(keys).expect("sent");
         self.until(&mut [&mut client], |clients| !clients[0].awaits_keys());
         (client, peer)
     }
 
-    /// Until all that was said is heard.
+    /// Until all that was sent is received.
     fn settle(&mut self, client: &mut Client) {
         let mut quiet = 0;
         self.until(&mut [client], |_| {
@@ -289,7 +289,7 @@ impl Host {
         let place = Place { locality: Locality { host: 0, socket: 0 }, core: NO_CORE, process: self.endpoint };
         let places = vec![place; clients.len()];
         for (rank, client) in (0..).zip(&mut *clients) {
-            client.join(&Group::new(number, 9, rank, 1, &places).expect("a group")).expect("told");
+            client.join(&Group::new(number, 9, rank, 1, &places).expect("a group")).expect("sent");
         }
         self.until(clients, |clients| {
             (0..).zip(clients).all(|(rank, client)| client.has_joined(number, rank).expect("taken"))
@@ -300,7 +300,7 @@ impl Host {
 fn say(client: &mut Client, body: Body<'_>) {
     let mut bytes = Vec::new();
     wire::encode(&Packet { context: ContextId { group: 0, collective: 0 }, body }, &mut bytes).expect("a message");
-    client.say_bytes(bytes).expect("told");
+    client.say_bytes(bytes).expect("sent");
 }
 
 fn bound(key: u32, generation: u32) -> Body<'static> {
@@ -334,10 +334,10 @@ fn bindings_that_are_old_or_unknown_are_refused_and_change_nothing() {
     say(&mut client, bound(0x7700, 1));
     host.settle(&mut client);
     assert_eq!(key(&client, first), alias);
-    // The same binding once more, when the program counts wrong: it is told, by the name of the binding.
+    // The same binding once more, when the program counts wrong: that is reported to it, with the name of the binding.
     say(&mut client, bound(name.key, 1));
     host.settle(&mut client);
-    let refused = client.key(first).expect_err("told twice");
+    let refused = client.key(first).expect_err("sent twice");
     assert!(matches!(refused, Error::Key(KeyRefusal::Generation { known: 1 })), "{refused}");
     // A later one before the first is taken back.
     say(&mut client, bound(name.key, 2));
@@ -347,7 +347,7 @@ fn bindings_that_are_old_or_unknown_are_refused_and_change_nothing() {
     let mut host = Host::new(64, 0);
     let (mut client, _) = host.with_keys(1);
     let first = share(&mut client);
-    client.take_back(first).expect("told");
+    client.take_back(first).expect("sent");
     host.until(&mut [&mut client], |clients| clients[0].taken_back(first).is_some());
     let second = share(&mut client);
     assert_eq!(
@@ -399,7 +399,7 @@ fn memory_of_another_program_is_not_named() {
     );
     assert!(is_it, "{refused}");
     // The owner takes its memory back at once: nothing uses it.
-    owner.take_back(secret).expect("told");
+    owner.take_back(secret).expect("sent");
     host.until(&mut [&mut owner, &mut other], |clients| clients[0].taken_back(secret).is_some());
     assert_eq!((host.agent.counts().aliases_replaced, host.agent.counts().wrong), (0, 0));
 }
@@ -412,7 +412,7 @@ fn without_keys_to_bind_all_goes_by_the_four_steps() {
         let (mut client, peer) = host.with_keys(keys);
         assert_eq!((client.free_keys(), host.agent.look().bound_keys), (free, free as u64), "{keys} of {taken}");
         let pd = client.pd().clone();
-        let all: Vec<MemoryId> = (0..5).map(|_| client.share(memory(&pd, 64)).expect("told")).collect();
+        let all: Vec<MemoryId> = (0..5).map(|_| client.share(memory(&pd, 64)).expect("sent")).collect();
         assert_eq!(all.iter().filter(|memory| client.is_bound(**memory)).count(), free);
         host.until(&mut [&mut client], |clients| {
             all.iter().all(|memory| clients[0].key(*memory).expect("taken").is_some())
@@ -443,8 +443,8 @@ fn memory_in_use_is_taken_back_when_the_call_is_over_although_the_program_says_t
     host.until(&mut [&mut one, &mut other], |clients| {
         clients[0].end(first, 0).expect("well") && clients[1].end(second, 1).expect("well")
     });
-    // Told again in order it is known to be gone.
-    one.take_back(own[0]).expect("told");
+    // Taken back once more, in order, it is known to be gone.
+    one.take_back(own[0]).expect("sent");
     host.until(&mut [&mut one, &mut other], |clients| clients[0].taken_back(own[0]).is_some());
     assert_eq!(host.agent.counts().aliases_replaced, 0);
 }
@@ -460,7 +460,7 @@ fn a_registration_by_a_bound_key_takes_less_time_than_by_a_key_of_its_own() {
     let registration = |host: &mut Host, client: &mut Client| {
         let region = memory(&pd, 4096);
         let (begun, before) = (host.now_ps(), host.arm_commands());
-        let shared = client.share(region).expect("told");
+        let shared = client.share(region).expect("sent");
         host.until(&mut [client], |clients| clients[0].key(shared).expect("taken").is_some());
         (client.is_bound(shared), host.now_ps() - begun, host.arm_commands() - before)
     };
@@ -481,7 +481,7 @@ fn jobs_with_and_without_keys_fail_alike() {
         // Memory that is named after it was taken back: its rank is named to all.
         let [send, _] = world.memory(0);
         let name = world.ranks[0].client.key(send).expect("an alias").expect("shared");
-        world.ranks[0].client.take_back(send).expect("told");
+        world.ranks[0].client.take_back(send).expect("sent");
         world
             .drive("it is taken back", |world| Ok(world.ranks[0].client.free_keys() == usize::from(keys / 2)))
             .expect("back");
@@ -494,20 +494,20 @@ fn jobs_with_and_without_keys_fail_alike() {
         let client = &mut world.ranks[1].client;
         let (from, into) = (key(client, own[0]), key(client, own[1]));
         let second = client.alltoallv(7, 1, &blocks(from), &blocks(into)).expect("called");
-        let mut told = [false; 2];
+        let mut has_failed = [false; 2];
         world
-            .drive("both are told", |world| {
+            .drive("both learn of it", |world| {
                 for (rank, context) in [(0, first), (1, second)] {
                     match world.ranks[rank].client.end(context, rank as u32) {
                         Ok(false) => {}
                         Err(Error::Failed(failure)) => {
                             assert_eq!(failure.failed_rank, FailedParty::Rank(0), "{keys} keys: {failure}");
-                            told[rank] = true;
+                            has_failed[rank] = true;
                         }
                         other => panic!("{keys} keys, rank {rank}: {other:?}"),
                     }
                 }
-                Ok::<bool, ServiceError>(told == [true; 2])
+                Ok::<bool, ServiceError>(has_failed == [true; 2])
             })
             .unwrap_or_else(|error| panic!("{keys} keys: {error}"));
     }

@@ -180,7 +180,7 @@ fn a_group_goes_by_messages_if_one_process_cannot_multicast() {
     assert!(world.agents.iter().flatten().all(|agent| agent.look().multicast_groups == 1));
 }
 
-/// A process goes at any time: all others are told its name, and nothing is left of the multicast.
+/// A process goes at any time: all others receive its name, and nothing is left of the multicast.
 #[test]
 fn a_process_that_dies_under_way_is_named_and_leaves_nothing() {
     for seed in seeds(20, 300) {

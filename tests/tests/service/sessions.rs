@@ -1,4 +1,4 @@
-//! Service processes with sockets, as threads, and jobs beside each other that connect to them over TCP: two hosts,
+//! Service processes with sockets, as threads, and concurrent jobs that connect to them over TCP: two hosts,
 //! whose cards are emulated in this process.
 
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -67,13 +67,13 @@ fn domain(provider: &Provider, host: u32) -> ProtectionDomain {
 }
 
 /// Waits until something is so.
-fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    flexcast_tests::processes::until(what, BOUND, look)
+fn until<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
+    flexcast_tests::processes::until(what, BOUND, poll)
 }
 
 /// Waits until what the processes of a daemon have, all together, is so.
 fn settles(daemon: &Processes, what: &str, is_it: impl Fn(&[ProcessLook]) -> bool) -> Vec<ProcessLook> {
-    until(what, || Some(daemon.looks()).filter(|looks| is_it(looks)))
+    until(what, || Some(daemon.looks()).filter(|statuses| is_it(statuses)))
 }
 
 struct Rank {
@@ -233,7 +233,7 @@ impl Job {
         })
     }
 
-    /// A few collectives, all bytes looked at.
+    /// A few collectives, all bytes checked.
     fn work(&mut self) -> Result<(), Error> {
         for turn in 0..4 {
             let gather = turn % 2 == 1;
@@ -256,9 +256,9 @@ impl Job {
 }
 
 /// Nothing of any job is left; connections to other processes may be.
-fn is_idle(looks: &[ProcessLook]) -> bool {
-    looks.iter().all(|look| {
-        let now = look.now;
+fn is_idle(statuses: &[ProcessLook]) -> bool {
+    statuses.iter().all(|status| {
+        let now = status.now;
         let pairs = now.queue_pairs == now.processes;
         now.programs + now.groups + now.waiting_groups + now.collectives + now.active_reads + now.keys + now.bound_keys
             == 0
@@ -274,7 +274,7 @@ fn failure(error: Error) -> (FailedParty, Cause) {
 }
 
 #[test]
-fn jobs_run_beside_each_other_and_leave_nothing() {
+fn concurrent_jobs_leave_nothing() {
     let machine = machine();
     let daemons = [daemon(&machine, 0, 2), daemon(&machine, 1, 2)];
     let endpoints = [daemons[0].endpoints(), daemons[1].endpoints()];
@@ -290,24 +290,25 @@ fn jobs_run_beside_each_other_and_leave_nothing() {
             }
         });
         for daemon in &daemons {
-            let looks = settles(daemon, "an idle daemon", is_idle);
-            for look in &looks {
-                // Both sides of a pair may begin at once: one gives way when it is told so, or when it is connected to.
-                let crossed = look.net.refused_for(Reason::Crossing) + look.net.refused_for(Reason::Closed);
-                let refused: u64 = look.net.refused.iter().sum();
-                assert_eq!((look.counts.wrong, look.net.deaths, refused - crossed), (0, 0, 0), "{look:?}");
+            let statuses = settles(daemon, "an idle daemon", is_idle);
+            for status in &statuses {
+                // Both sides of a pair may begin at once: one gives way when it is asked to, or when it is connected
+                // to.
+                let crossed = status.net.refused_for(Reason::Crossing) + status.net.refused_for(Reason::Closed);
+                let refused: u64 = status.net.refused.iter().sum();
+                assert_eq!((status.counts.wrong, status.net.deaths, refused - crossed), (0, 0, 0), "{status:?}");
             }
         }
     }
-    let looks: Vec<ProcessLook> = daemons.iter().flat_map(Processes::looks).collect();
-    let sum = |of: &dyn Fn(&ProcessLook) -> u64| looks.iter().map(of).sum::<u64>();
+    let statuses: Vec<ProcessLook> = daemons.iter().flat_map(Processes::looks).collect();
+    let sum = |of: &dyn Fn(&ProcessLook) -> u64| statuses.iter().map(of).sum::<u64>();
     // Each pair of processes on the two hosts at most once, whatever begins at once; those of a card as well.
     let pairs = 4 * 3 / 2;
-    let accepted = sum(&|look| look.connections.accepted);
+    let accepted = sum(&|status| status.connections.accepted);
     assert!(accepted <= pairs, "{accepted} connections of {pairs} pairs");
-    assert_eq!(sum(&|look| look.net.set_up), accepted);
-    assert!(sum(&|look| look.connections.hits) > 0, "later groups find them");
-    assert_eq!(sum(&|look| look.net.goodbyes), 2 * (2 + 4 + 2), "one of each rank");
+    assert_eq!(sum(&|status| status.net.set_up), accepted);
+    assert!(sum(&|status| status.connections.hits) > 0, "later groups find them");
+    assert_eq!(sum(&|status| status.net.goodbyes), 2 * (2 + 4 + 2), "one of each rank");
 }
 
 #[test]
@@ -325,13 +326,13 @@ fn a_rank_whose_connection_is_cut_is_named_and_the_next_job_runs() {
             ended = job.ranks[rank as usize].session.client().end(context, rank).err();
             Ok(ended.is_some())
         })
-        .expect("it is told");
+        .expect("it is reported");
         assert_eq!(failure(ended.expect("it fails")), (FailedParty::Rank(3), Cause::Died));
     }
     // After a failure memory is taken back: nobody can reach it any more.
     let Rank { session, send, .. } = &mut job.ranks[0];
     let memory = *send;
-    session.client().take_back(memory).expect("told");
+    session.client().take_back(memory).expect("sent");
     let mut back = None;
     job.drive("memory that was taken back", |job| {
         back = job.ranks[0].session.client().taken_back(memory);
@@ -340,8 +341,8 @@ fn a_rank_whose_connection_is_cut_is_named_and_the_next_job_runs() {
     .expect("it is given back");
     assert_eq!(back.expect("memory").len() as u64, 4 * BLOCK);
     assert!(job.ranks[0].session.client().take_back(memory).is_err(), "once");
-    let looks = settles(&daemons[0], "an alias less", |looks| looks[0].now.keys == 2 * 3 - 1);
-    assert_eq!(looks[0].now.programs, 2);
+    let statuses = settles(&daemons[0], "an alias less", |statuses| statuses[0].now.keys == 2 * 3 - 1);
+    assert_eq!(statuses[0].now.programs, 2);
     drop(job);
     daemons.iter().for_each(|daemon| _ = settles(daemon, "an idle daemon", is_idle));
     let mut next = Job::new(&machine.provider, 1, endpoints, 2).expect("all join");
@@ -367,7 +368,7 @@ fn a_group_that_is_forgotten_leaves_no_key() {
         provider.relax().relax();
         Ok(daemons.iter().all(|daemon| daemon.looks()[0].now.keys == 2))
     })
-    .expect("told");
+    .expect("reported");
 }
 
 /// A rank takes memory back from which another process is to read: the collective fails on all ranks, and other groups
@@ -380,9 +381,9 @@ fn memory_that_is_taken_back_fails_what_reads_it() {
     let mut other = Job::new(&machine.provider, 2, endpoints, 1).expect("all join");
     let mut job = Job::new(&machine.provider, 1, endpoints, 1).expect("all join");
     let first = job.call(0, false).expect("called");
-    settles(&daemons[1], "its announcement", |looks| looks[0].now.waiting_reads > 0);
+    settles(&daemons[1], "its announcement", |statuses| statuses[0].now.waiting_reads > 0);
     let send = job.ranks[0].send;
-    job.ranks[0].session.client().take_back(send).expect("told");
+    job.ranks[0].session.client().take_back(send).expect("sent");
     let mut back = None;
     job.drive("memory that was taken back", |job| {
         back = job.ranks[0].session.client().taken_back(send);
@@ -399,7 +400,7 @@ fn memory_that_is_taken_back_fails_what_reads_it() {
         }
         Ok(ends.iter().all(Option::is_some))
     })
-    .expect("told");
+    .expect("reported");
     // The Read that fails breaks the queue pair for the one of the other direction, if that is under way.
     for end in ends {
         assert!(matches!(end, Some((FailedParty::Rank(_), Cause::Read(_)))), "{end:?}");
@@ -421,7 +422,7 @@ fn a_daemon_that_dies_is_named_and_a_new_one_serves() {
         ended = job.ranks[0].session.client().end(context, 0).err();
         Ok(ended.is_some())
     })
-    .expect("it is told");
+    .expect("it is reported");
     assert_eq!(failure(ended.expect("it fails")), (FailedParty::Process(1), Cause::Died));
     // Its own rank learns it by the end of its connection.
     until("its end", || job.ranks[1].session.end().filter(|end| *end == End::Died));
@@ -447,15 +448,15 @@ fn a_group_whose_other_process_is_not_there_is_refused() {
     let mut session = Session::connect(&pd, here.endpoints()[0], &Secret::new(SECRET), timing()).expect("connected");
     let place = |host: u32, process| Place { locality: Locality { host, socket: 0 }, core: NO_CORE, process };
     let places = [place(0, here.endpoints()[0]), place(1, nobody[0])];
-    session.client().join(&Group::new(7, 1, 0, 1, &places).expect("a group")).expect("told");
+    session.client().join(&Group::new(7, 1, 0, 1, &places).expect("a group")).expect("sent");
     let refused = until("a refusal", || {
         session.progress().expect("it goes on");
         machine.provider.relax().relax();
         session.client().has_joined(7, 0).err()
     });
     assert!(matches!(refused, Error::Refused(Refused::Group(GroupError::Unreachable { process: 1 }))), "{refused}");
-    let looks = settles(&here, "a set-up that fails", |looks| looks[0].net.set_ups_failed == 1);
-    assert_eq!((looks[0].now.waiting_groups, looks[0].now.groups), (0, 0));
+    let statuses = settles(&here, "a set-up that fails", |statuses| statuses[0].net.set_ups_failed == 1);
+    assert_eq!((statuses[0].now.waiting_groups, statuses[0].now.groups), (0, 0));
 }
 
 /// Connections that no group uses give way to others, and those that groups use do not.
@@ -487,11 +488,11 @@ fn connections_give_way_to_others_once_they_are_idle() {
     drop((using, other));
     on(102, [0, 3]).expect("there is room").work().expect("all ends well");
     daemons.iter().for_each(|daemon| _ = settles(daemon, "an idle daemon", is_idle));
-    let looks: Vec<ProcessLook> = daemons.iter().flat_map(Processes::looks).collect();
-    assert!(looks.iter().map(|look| look.connections.evictions).sum::<u64>() > 0, "{looks:?}");
-    for look in &looks {
-        assert_eq!((look.net.deaths, look.counts.wrong), (0, 0), "{look:?}");
-        assert!(look.now.processes <= 2, "{look:?}");
+    let statuses: Vec<ProcessLook> = daemons.iter().flat_map(Processes::looks).collect();
+    assert!(statuses.iter().map(|status| status.connections.evictions).sum::<u64>() > 0, "{statuses:?}");
+    for status in &statuses {
+        assert_eq!((status.net.deaths, status.counts.wrong), (0, 0), "{status:?}");
+        assert!(status.now.processes <= 2, "{status:?}");
     }
 }
 
@@ -556,16 +557,16 @@ fn whoever_may_not_connect_is_refused_by_its_reason() {
     assert!(matches!(full, SessionError::Rejected { rejection: Rejection::Connections { limit: 1 }, .. }), "{full}");
     // Many that are half open: there is room for four at a time.
     let mut crowd: Vec<TcpStream> = (0..12).map(|_| connect()).collect();
-    let told: Vec<Option<Rejection>> = crowd.iter_mut().map(|stream| rejection(&rest(stream))).collect();
-    let crowded = told.iter().filter(|told| **told == Some(Rejection::Crowded { limit: 4 })).count();
-    assert!((1..=8).contains(&crowded), "{told:?}");
+    let rejections: Vec<Option<Rejection>> = crowd.iter_mut().map(|stream| rejection(&rest(stream))).collect();
+    let crowded = rejections.iter().filter(|rejection| **rejection == Some(Rejection::Crowded { limit: 4 })).count();
+    assert!((1..=8).contains(&crowded), "{rejections:?}");
     drop(session);
-    let looks = settles(&daemon, "room", |looks| looks[0].now.programs == 0);
+    let statuses = settles(&daemon, "room", |statuses| statuses[0].now.programs == 0);
     let reasons = [Reason::Secret, Reason::Version, Reason::Format, Reason::Connections];
-    assert_eq!(reasons.map(|reason| looks[0].net.refused_for(reason)), [1, 1, 2, 1]);
-    let late = looks[0].net.refused_for(Reason::Deadline);
-    assert_eq!((looks[0].net.refused_for(Reason::Crowded), late), (crowded as u64, 3 + 12 - crowded as u64));
-    assert_eq!(looks[0].half_open, 0);
+    assert_eq!(reasons.map(|reason| statuses[0].net.refused_for(reason)), [1, 1, 2, 1]);
+    let late = statuses[0].net.refused_for(Reason::Deadline);
+    assert_eq!((statuses[0].net.refused_for(Reason::Crowded), late), (crowded as u64, 3 + 12 - crowded as u64));
+    assert_eq!(statuses[0].half_open, 0);
     // It serves as before.
     Session::connect(&pd, endpoint, &Secret::new(SECRET), timing()).expect("room again");
 }
@@ -588,25 +589,25 @@ fn an_address_with_many_silent_connections_gives_way_to_others() {
     let daemon = daemon_with(&machine, 0, 1, ServerSettings { greeting, greetings: 4, ..settings() });
     let to = address_of(daemon.endpoints()[0]);
     let mut silent: Vec<TcpStream> = (0..4).map(|_| connect_from("127.0.0.2", to)).collect();
-    settles(&daemon, "no room for another greeting", |looks| looks[0].half_open == 4);
+    settles(&daemon, "no room for another greeting", |statuses| statuses[0].half_open == 4);
     // None of them has had its time: the oldest goes all the same.
     let pd = domain(&machine.provider, 0);
     let session = Session::connect(&pd, daemon.endpoints()[0], &Secret::new(SECRET), timing()).expect("connected");
-    let mut told = silent.remove(0);
-    assert_eq!(rejection(&rest(&mut told)), Some(Rejection::Crowded { limit: 4 }));
+    let mut oldest = silent.remove(0);
+    assert_eq!(rejection(&rest(&mut oldest)), Some(Rejection::Crowded { limit: 4 }));
     // The same address gets no more than it has, and keeps what it has: the second is refused, and not one of those
     // before it.
     silent.push(connect_from("127.0.0.2", to));
-    settles(&daemon, "no room for another greeting", |looks| looks[0].half_open == 4);
-    let mut told = connect_from("127.0.0.2", to);
-    assert_eq!(rejection(&rest(&mut told)), Some(Rejection::Crowded { limit: 4 }));
+    settles(&daemon, "no room for another greeting", |statuses| statuses[0].half_open == 4);
+    let mut second = connect_from("127.0.0.2", to);
+    assert_eq!(rejection(&rest(&mut second)), Some(Rejection::Crowded { limit: 4 }));
     for mut other in silent {
         other.set_read_timeout(Some(Duration::from_millis(1))).expect("a bound");
         let waits = other.read(&mut [0]).expect_err("nothing is said to it");
         assert!(matches!(waits.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{waits}");
     }
     drop(session);
-    settles(&daemon, "an idle daemon", |looks| looks[0].now.programs == 0 && looks[0].half_open == 0);
+    settles(&daemon, "an idle daemon", |statuses| statuses[0].now.programs == 0 && statuses[0].half_open == 0);
 }
 
 /// Bytes between a program and a service process go through somebody who says again what the program has said.
@@ -632,8 +633,8 @@ fn a_message_that_is_said_again_on_the_way_ends_the_session() {
     repeats.store(true, Ordering::Release);
     let end = until("the end of the session", || session.end());
     assert_eq!(end, End::Died);
-    let looks = settles(&daemon, "a death", |looks| looks[0].now.programs == 0);
-    assert_eq!((looks[0].net.deaths, looks[0].net.goodbyes), (1, 0));
+    let statuses = settles(&daemon, "a death", |statuses| statuses[0].now.programs == 0);
+    assert_eq!((statuses[0].net.deaths, statuses[0].net.goodbyes), (1, 0));
 }
 
 /// Passes on what is said, once or, if so, twice.
@@ -650,7 +651,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, twice: &AtomicBool) {
 }
 
 #[test]
-fn who_is_not_there_is_told_at_once() {
+fn who_is_not_there_is_reported_at_once() {
     let machine = machine();
     let pd = domain(&machine.provider, 0);
     let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -713,8 +714,8 @@ fn silence_is_death() {
     let heartbeat = encoded(Body::Heartbeat(wire::Heartbeat { number: 1, seen: 0 })).len() + wire::TAG_BYTES;
     let heartbeats = rest(&mut stream).len() / heartbeat;
     assert!(heartbeats >= 2, "{heartbeats} heartbeats");
-    let looks = settles(&daemon, "a death", |looks| looks[0].net.deaths == 1);
-    assert!(looks[0].net.heartbeats_missed >= 4 && looks[0].now.programs == 0, "{looks:?}");
+    let statuses = settles(&daemon, "a death", |statuses| statuses[0].net.deaths == 1);
+    assert!(statuses[0].net.heartbeats_missed >= 4 && statuses[0].now.programs == 0, "{statuses:?}");
     // Who answers stays.
     let mut session = Session::connect(&pd, daemon.endpoints()[0], &Secret::new(SECRET), timing()).expect("connected");
     std::thread::sleep(Duration::from_secs(1));
@@ -723,13 +724,13 @@ fn silence_is_death() {
 }
 
 #[test]
-fn a_stop_lets_collectives_end_and_tells_everybody() {
+fn a_stop_lets_collectives_end_and_notifies_everybody() {
     let machine = machine();
     let daemons = [daemon(&machine, 0, 1), daemon(&machine, 1, 1)];
     let endpoints = [daemons[0].endpoints().to_vec(), daemons[1].endpoints().to_vec()];
     let mut job = Job::new(&machine.provider, 1, [&endpoints[0], &endpoints[1]], 1).expect("all join");
     let first = job.call(0, false).expect("called");
-    settles(&daemons[0], "the call", |looks| looks[0].now.collectives == 1);
+    settles(&daemons[0], "the call", |statuses| statuses[0].now.collectives == 1);
     daemons[0].stop(BOUND);
     // New connections are refused meanwhile.
     let pd = domain(&machine.provider, 0);
@@ -749,18 +750,18 @@ fn a_stop_lets_collectives_end_and_tells_everybody() {
     let first = daemon(&machine, 0, 1);
     let mut job = Job::new(&machine.provider, 2, [first.endpoints(), other.endpoints()], 1).expect("all join");
     job.call(0, false).expect("called");
-    settles(&first, "the call", |looks| looks[0].now.collectives == 1);
+    settles(&first, "the call", |statuses| statuses[0].now.collectives == 1);
     first.stop(BOUND);
     std::thread::sleep(Duration::from_millis(50));
     assert!(!first.is_over());
     first.end();
     until("the end of its threads", || first.are_over().then_some(()));
     until("its end", || job.ranks[0].session.end().filter(|end| *end == End::Died));
-    // And one that has had its time tells its ranks.
+    // And one that has had its time notifies its ranks.
     let second = daemon(&machine, 0, 1);
     let mut job = Job::new(&machine.provider, 3, [second.endpoints(), other.endpoints()], 1).expect("all join");
     job.call(0, false).expect("called");
-    settles(&second, "the call", |looks| looks[0].now.collectives == 1);
+    settles(&second, "the call", |statuses| statuses[0].now.collectives == 1);
     second.stop(Duration::from_millis(50));
     until("its end", || job.ranks[0].session.end().filter(|end| *end == End::Stopped));
 }

@@ -77,7 +77,7 @@ fn counted(before: AgentCounts, after: AgentCounts) -> [u64; 4] {
 }
 
 #[test]
-fn a_process_that_has_nothing_to_write_still_tells_the_others_that_its_ranks_have_called() {
+fn a_process_that_has_nothing_to_write_still_reports_the_calls_of_its_ranks() {
     // An empty Broadcast to a segment ends at the second process at once: it writes neither data nor flags.
     let mut world = world(shape(1, 2, 2), 0, plan(Delivery::Hierarchical));
     run(&mut world, ServiceOp::Broadcast, 3);
@@ -123,8 +123,8 @@ fn reads_are_a_process_s_ranks_and_writes_all_ranks_or_hosts() {
         let after = world.counts();
         assert_eq!((after.gathers - before.gathers, after.writes - before.writes), (12, 3 * writes));
         // Of each rank 80 bytes at each process, once from itself and else from its process, 4 at a time.
-        let heard = 4 * (32 + 80) + 2 * (32 + 4 * 80);
-        assert_eq!(after.task_bytes - before.task_bytes, 3 * heard);
+        let received = 4 * (32 + 80) + 2 * (32 + 4 * 80);
+        assert_eq!(after.task_bytes - before.task_bytes, 3 * received);
         assert_eq!(world.incast_at_start(0), 1, "no two processes begin with the same rank");
     }
 }
@@ -176,7 +176,7 @@ fn ranks_of_a_host_need_not_follow_one_another() {
     for delivery in STAGED {
         let mut world = world(shape(2, 4, 2), 100, StagedPlan { is_strided: true, ..plan(delivery) });
         run_and_count(&mut world, ServiceOp::Allgather, &format!("{delivery:?}"));
-        // Two ranks of each process, apart: two runs for each target.
+        // Two ranks of each process, not adjacent: two runs for each target.
         let targets = if delivery == Delivery::Flat { 8 } else { 2 };
         assert_eq!(world.expected(ServiceOp::Allgather).expect("a plan").writes, 4 * 2 * targets);
         run_and_count(&mut world, ServiceOp::Broadcast, &format!("{delivery:?}"));
@@ -219,10 +219,10 @@ fn thresholds_say_where_data_goes() {
 
 /// Lets the service processes go on alone until all flags are there.
 fn wait_for_flags(world: &mut World, calls: &[Call]) {
-    let mut looks = 0;
+    let mut polls = 0;
     while !world.are_all_flagged(calls).expect("flags") {
-        looks += 1;
-        assert!(looks < 1_000_000, "no flag comes");
+        polls += 1;
+        assert!(polls < 1_000_000, "no flag comes");
         world.let_pass().expect("service processes go on");
     }
 }
@@ -247,7 +247,7 @@ fn between_the_call_and_the_flag_the_host_does_nothing() {
 }
 
 #[test]
-fn hosts_that_look_late_find_the_flags_of_later_collectives() {
+fn hosts_that_poll_late_find_the_flags_of_later_collectives() {
     let mut world = world(shape(2, 1, 1), 64, plan(Delivery::Flat));
     let mut all = Vec::new();
     // More calls than processes keep, by ranks that do not wait: those too far ahead wait at the process.
@@ -313,7 +313,7 @@ fn keys_of_the_host_are_of_no_use_to_a_service_process() {
             }
             Ok(ends.iter().all(Option::is_some))
         })
-        .expect("both are told");
+        .expect("both learn of it");
     for end in ends.into_iter().flatten() {
         assert_eq!(end.failed_rank, FailedParty::Rank(1));
         assert!(matches!(end.cause, StagedCause::Transfer(_)), "{end}");
@@ -346,7 +346,7 @@ fn without_staging_memory_there_are_no_staged_collectives() {
     let load = Load { bytes: 8, varies: false };
     let mut world = World::new(machine(shape, None), shape, load, Limits::default()).expect("all join");
     let nothing = Region { address: 0, key: 0, bytes: 0 };
-    let call = world.ranks[0].client.broadcast((7, 0), 0, Delivery::Flat, nothing, None).expect("told");
+    let call = world.ranks[0].client.broadcast((7, 0), 0, Delivery::Flat, nothing, None).expect("sent");
     let mut refused = None;
     world
         .drive("it is refused", |world| {
@@ -357,7 +357,7 @@ fn without_staging_memory_there_are_no_staged_collectives() {
             };
             Ok(refused.is_some())
         })
-        .expect("told");
+        .expect("reported");
     assert_eq!(refused, Some(Refused::Staged(StagedRefusal::NoStaging { group: 7 })));
     assert_eq!(world.counts().wrong, 0, "nobody is cut off for it");
 }
@@ -389,7 +389,7 @@ fn staging_memory_is_bounded_and_comes_back() {
         "{refused}"
     );
     assert!(refused.to_string().contains("staging exhausted"), "{refused}");
-    world.drive("each rank is told", |world| world.is_refused_to_all(2)).expect("all are");
+    world.drive("each rank learns of it", |world| world.is_refused_to_all(2)).expect("all are");
     // What there was goes on, and what ends makes room.
     run(&mut world, ServiceOp::Allgather, 1);
     world.leave_group(second).expect("all are let go");
@@ -416,7 +416,7 @@ fn processes_with_other_settings_take_no_part_together() {
 }
 
 #[test]
-fn groups_go_on_beside_each_other_and_beside_one_that_fails() {
+fn concurrent_groups_go_on_also_when_one_fails() {
     let shape = shape(2, 2, 1);
     let mut world = world(shape, 3000, StagedPlan { staging: SMALL, ..plan(Delivery::Flat) });
     let others = [world.open_group().expect("a group"), world.open_group().expect("a group")];
@@ -513,10 +513,10 @@ fn leave_at_once(seed: u64, dies: bool) {
                 }
                 Err(ServiceError::Service(Error::StagedFailed(failure))) if dies => {
                     assert_eq!(failure.failed_rank, FailedParty::Rank(0), "{what}: rank {rank}");
-                    // Where what tells of the death is lost, a card may find before that the memory is gone
+                    // Where the notice of the death is lost, a card may find before that the memory is gone
                     // (IBV_WC_REM_ACCESS_ERR).
-                    let is_told = matches!(failure.cause, StagedCause::Died | StagedCause::Transfer(10));
-                    assert!(is_told, "{what}: rank {rank}: {:?}", failure.cause);
+                    let is_expected = matches!(failure.cause, StagedCause::Died | StagedCause::Transfer(10));
+                    assert!(is_expected, "{what}: rank {rank}: {:?}", failure.cause);
                     true
                 }
                 Err(error) => panic!("{what}: rank {rank}: {error}"),

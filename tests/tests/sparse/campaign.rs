@@ -170,7 +170,7 @@ fn devices(seed: u64, settings: &Settings) -> OnDevices {
         return OnDevices::default();
     }
     let workers = 1 + (seed / 2) as u32 % parameters.workers();
-    OnDevices { workers, bytes: MOST_BYTES.next_multiple_of(parameters.block_bytes() as usize), looks: seed as u32 % 5 }
+    OnDevices { workers, bytes: MOST_BYTES.next_multiple_of(parameters.block_bytes() as usize), polls: seed as u32 % 5 }
 }
 
 /// Runs a case: operations that went well, and those that failed; or what is wrong.
@@ -227,7 +227,7 @@ fn names_the_dead(error: &Error, dead: Option<Party>) -> Result<(), String> {
     match dead {
         None => Err(format!("{error}, but nobody has died")),
         Some(_) if named == dead => Ok(()),
-        // Whoever waits for one who waits for the dead one hears of that, or sees it silent in turn.
+        // Whoever waits for one who waits for the dead one learns of that, or sees it silent in turn.
         Some(Party::Aggregator(_)) if matches!(named, Some(Party::Worker(_))) => Ok(()),
         Some(Party::Worker(_)) if matches!(named, Some(Party::Aggregator(_))) => Ok(()),
         Some(dead) => Err(format!("{error}, but {dead} has died")),

@@ -17,10 +17,10 @@ use flexcast::{
 use flexcast_aggregator::{Server, Settings};
 use flexcast_proto::session::{CHALLENGE_BYTES, Dialling, Party, Secret, VERDICT_BYTES};
 use flexcast_service::keyed_hash;
+use flexcast_tests::assert_mentions;
 use flexcast_tests::card_ranks::{self, CardRanks, filled};
 use flexcast_tests::communicators::{Under, drive};
 use flexcast_tests::sparse_world::contributions;
-use flexcast_tests::told;
 use flexio::{ProtectionDomain, Provider};
 
 const OPTIONS: SparseOptions = SparseOptions { block_bytes: 256, blocks_per_message: 8 };
@@ -163,7 +163,7 @@ fn a_server_that_is_started_anew_between_operations_serves_on_and_one_that_stops
     let config = config().aggregators(names(&[&first, &other]));
     let world = CardRanks::on((provider, cards), &config);
     gets(&world, 4096, 20, SUM, OPTIONS);
-    // Ranks are told, and let it go at their next call.
+    // Ranks are notified, and let it go at their next call.
     drop(first);
     let again = Server::with_card(TcpListener::bind(address).expect("free again"), settings(), &card).expect("anew");
     gets(&world, 4096, 20, SUM, OPTIONS);
@@ -175,15 +175,15 @@ fn a_server_that_is_started_anew_between_operations_serves_on_and_one_that_stops
     for end in ends(&world, |one, rank| post(one, SUM, OPTIONS, &arrays[rank as usize])) {
         let failed = end.expect_err("nobody adds");
         assert!(matches!(failed.error, Error::Aggregator { .. }), "{failed}");
-        told(&failed.error, &["allreduce failed", &address.to_string()]);
+        assert_mentions(&failed.error, &["allreduce failed", &address.to_string()]);
         assert!(failed.receive.is_some(), "the buffer comes back");
     }
     let error = world.all[0].barrier().expect_err("of no use").error;
-    told(&error, &[&address.to_string(), "of no use"]);
+    assert_mentions(&error, &[&address.to_string(), "of no use"]);
 }
 
 #[test]
-fn a_rank_that_hears_at_once_of_the_barrier_s_end_and_of_the_failure_behind_it_fails() {
+fn a_rank_that_receives_the_barrier_s_end_and_the_failure_behind_it_at_once_fails() {
     for datapath in [DatapathKind::Verbs, DatapathKind::Dpa] {
         let (provider, cards, card) = cards(datapath, &Machine::default(), 2);
         let server = Server::with_card(listener(), settings(), &card).expect("it starts");
@@ -201,7 +201,7 @@ fn a_rank_that_hears_at_once_of_the_barrier_s_end_and_of_the_failure_behind_it_f
             let [one] = alone;
             let failed = one.done.expect("driven to its end").expect_err("nobody adds");
             assert!(matches!(failed.error, Error::Aggregator { .. }), "{failed}");
-            told(&failed.error, &["allreduce failed", &address.to_string()]);
+            assert_mentions(&failed.error, &["allreduce failed", &address.to_string()]);
             assert!(failed.receive.is_some(), "the buffer comes back");
         }
     }
@@ -216,7 +216,7 @@ fn a_rank_that_goes_in_the_middle_is_named_by_all() {
     let arrays = contributions(3, 1 << 20, (256, 10), 5);
     let call = |one: &Communicator, rank: u32| post(one, SUM, OPTIONS, &arrays[rank as usize]);
     for failed in world.without_the_last(call, 60_000_000, false) {
-        let failure = failed.report.failure.expect("told");
+        let failure = failed.report.failure.expect("reported");
         assert_eq!(failure.failed_rank, 2, "{failed}");
         assert!(failed.receive.is_some(), "the buffer comes back");
     }
@@ -241,15 +241,15 @@ fn what_cannot_be_is_refused_with_what_to_do() {
     }
     let refused = |config: Config| Pending::new(&cards[0], 0, 2, config).expect_err("refused");
     let both = config().aggregators(vec!["127.0.0.1:1".to_owned()]).sparse_aggregation(Aggregation::Dpa);
-    told(
+    assert_mentions(
         &refused(both.clone().aggregators(vec!["nowhere".to_owned()]).sparse_aggregation(Aggregation::Host)),
         &["nowhere", "host:port"],
     );
-    // Image `sparse` is not started: that is told first.
-    told(&refused(both), &["sparse_aggregation"]);
+    // Image `sparse` is not started: that is reported first.
+    assert_mentions(&refused(both), &["sparse_aggregation"]);
     let many = (0..65).map(|port| format!("127.0.0.1:{}", 1000 + port)).collect();
-    told(&refused(config().aggregators(many)), &["number of aggregators is 65", "at most 64"]);
-    // Their number is alike on all ranks, or all are told.
+    assert_mentions(&refused(config().aggregators(many)), &["number of aggregators is 65", "at most 64"]);
+    // Their number is alike on all ranks, or all fail.
     let pending = [vec!["127.0.0.1:1"], vec!["127.0.0.1:1", "127.0.0.1:2"]].map(|names| {
         let names = names.into_iter().map(str::to_owned).collect();
         config().aggregators(names)
@@ -258,10 +258,10 @@ fn what_cannot_be_is_refused_with_what_to_do() {
     let mut pending: Vec<Pending> = pending.map(|pending| pending.expect("its part is made")).collect();
     let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
     let error = pending.remove(0).connect(&endpoints).expect_err("they differ");
-    told(&error, &["number of aggregators 2", "this rank 1"]);
+    assert_mentions(&error, &["number of aggregators 2", "this rank 1"]);
     let interface = Card::udp(&UdpOptions::default().interface("lo")).expect("loopback");
     let error = Server::with_card(listener(), settings(), &interface).expect_err("no RDMA card");
-    told(&error, &["network interface"]);
+    assert_mentions(&error, &["network interface"]);
 }
 
 /// What a worker says first to aggregator 0 of 1, of which it wants queue pairs.
@@ -333,21 +333,21 @@ fn queue_pairs_that_cannot_be_are_refused() {
         let workers = offers.len() as u32;
         (0..).zip(offers).map(move |(rank, offer)| (connect(job, rank, workers, offer), *words))
     });
-    // All at once: a job that has failed gives its workers two seconds to hear why.
+    // All at once: a job that has failed gives its workers two seconds to learn why.
     let all: Vec<(TcpStream, &str)> = all.collect();
     for (mut stream, words) in all {
-        let mut told = Vec::new();
-        stream.read_to_end(&mut told).expect("it ends");
-        let text = String::from_utf8_lossy(&told);
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("it ends");
+        let text = String::from_utf8_lossy(&answer);
         assert!(text.contains(words), "{words:?}: {text}");
     }
-    // A job with good ones is told the aggregator's.
+    // A job with good ones is given the aggregator's.
     let mut stream = connect(99, 0, 1, &good);
     let mut frame = [0; 28];
     stream.read_exact(&mut frame).expect("an answer");
-    let mut told = vec![0; u32::from_le_bytes(frame[..4].try_into().expect("four bytes")) as usize];
-    stream.read_exact(&mut told).expect("the whole");
-    assert_eq!((told[0], &told[8..12]), (6, &b"FXSE"[..]), "its queue pairs");
+    let mut answer = vec![0; u32::from_le_bytes(frame[..4].try_into().expect("four bytes")) as usize];
+    stream.read_exact(&mut answer).expect("the whole");
+    assert_eq!((answer[0], &answer[8..12]), (6, &b"FXSE"[..]), "its queue pairs");
     drop(stream);
     let start = Instant::now();
     while server.status().connected > 0 || server.status().reserved_bytes > 0 {

@@ -11,7 +11,7 @@ use flexcast_abi::SparseStatus;
 use flexcast_proto::sparse::{FixedPoint, Parameters};
 use flexcast_tests::sparse::{BOUND, Bench, TestWorker, arrays, operate, sum};
 use flexcast_tests::sparse_world::on;
-use flexcast_tests::{image_bytes, told};
+use flexcast_tests::{assert_mentions, image_bytes};
 use flexio::{Bound, ProtectionDomain};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -82,7 +82,7 @@ fn refused(status: SparseStatus, (found, limit): (u64, u64), words: &[&str], sen
         .unwrap_or_else(|error| panic!("{status:?}: {error}"));
     assert_eq!((failure.status, failure.found, failure.limit), (Ok(status), found, limit), "{failure}");
     assert_eq!((failure.shard, failure.worker, failure.operations), (0, 1, 0), "{failure}");
-    told(&failure, words);
+    assert_mentions(&failure, words);
     // The other shard of the thread goes on: it is complete at once where nobody has anything.
     for worker in &mut bench.workers {
         worker.send_raw(1, &message(0, [NONE; 4]), Some(0));
@@ -110,7 +110,7 @@ fn input_that_cannot_be_stops_the_shard_and_nothing_else() {
     refused(SparseStatus::Opcode, (0x20, 0), &["immediate"], |worker| {
         worker.send_raw(0, &message(2, [NONE; 4]), None);
     });
-    // More than a spot holds: the card itself refuses it.
+    // More than a slot holds: the card itself refuses it.
     refused(SparseStatus::Connection, (0x01, 0), &["syndrome 0x1"], |worker| {
         worker.send_raw(0, &message(5, [NONE; 4]), Some(0));
     });
@@ -158,14 +158,14 @@ fn a_second_message_before_the_answer_waits_and_is_not_added() {
 }
 
 #[test]
-fn what_does_not_fit_is_told_before_anything_is_made() {
+fn what_does_not_fit_is_refused_before_anything_is_made() {
     let provider = emu_provider::emulated(Machine::default().config_of(2).expect("a machine")).expect("a provider");
     let name = provider.devices().expect("cards")[0].name.clone();
     let elf = image_bytes("sparse");
     let card = AggregatorCard::open(&provider, &name, Firmware { name: "sparse", elf: &elf }).expect("it runs");
     let refused = |workers, block, d, options: &AggregatorOptions, words: &[&str]| {
         let parameters = Parameters::new(workers, block, d, 8).expect("parameters");
-        told(&card.prepare(parameters, options).expect_err("it does not fit"), words);
+        assert_mentions(&card.prepare(parameters, options).expect_err("it does not fit"), words);
     };
     let defaults = AggregatorOptions::default();
     refused(64, 1024, 32, &defaults, &["64 workers and 2 instances", "1500000", "cache_bytes"]);
@@ -178,7 +178,7 @@ fn what_does_not_fit_is_told_before_anything_is_made() {
 
 /// The library's own workers, a card each, whose DPA aggregates its shards.
 #[test]
-fn workers_of_the_library_do_not_tell_a_dpa_from_a_processor() {
+fn workers_of_the_library_do_not_distinguish_a_dpa_from_a_processor() {
     const RANKS: u32 = 3;
     let settings = Settings::new(RANKS, RANKS, 2, BLOCK, D).expect("settings");
     let provider =

@@ -14,7 +14,7 @@ use flexcast::{
 };
 use flexcast_tests::card_ranks::{self, CardRanks, filled};
 use flexcast_tests::sparse_world::contributions;
-use flexcast_tests::{image_bytes, told};
+use flexcast_tests::{assert_mentions, image_bytes};
 use flexio::Provider;
 
 const OPTIONS: SparseOptions = SparseOptions { block_bytes: 256, blocks_per_message: 8 };
@@ -122,7 +122,7 @@ fn a_rank_that_goes_in_the_middle_is_named_by_all() {
         let arrays = contributions(3, 1 << 20, (256, 10), 5);
         let call = |one: &Communicator, rank: u32| post(one, sum, OPTIONS, &arrays[rank as usize]);
         for failed in world.without_the_last(call, 60_000_000, is_silent) {
-            let failure = failed.report.failure.expect("told");
+            let failure = failed.report.failure.expect("reported");
             assert_eq!(failure.failed_rank, 2, "{datapath}, {is_silent}: {failed}");
             assert!(!is_silent || matches!(failure.cause, Cause::Silent(_)), "{failed}");
             assert!(failed.receive.is_some(), "the buffer comes back");
@@ -136,8 +136,11 @@ fn settings_that_cannot_be_are_refused_with_what_to_do() {
     let (provider, cards) = cards(DatapathKind::Verbs, &Machine::default(), 2);
     let plain = Card::verbs(&provider, "mlx5_0").expect("the card opens");
     let error = Pending::new(&plain, 0, 2, config()).expect_err("no image");
-    told(&error, &["sparse_aggregation is dpa", "image `sparse`", "start_aggregators", "FLEXCAST_SPARSE_FIRMWARE"]);
-    // What the DPA needs of it is alike on all ranks, or all are told.
+    assert_mentions(
+        &error,
+        &["sparse_aggregation is dpa", "image `sparse`", "start_aggregators", "FLEXCAST_SPARSE_FIRMWARE"],
+    );
+    // What the DPA needs of it is alike on all ranks, or all fail.
     for (other, words) in [
         (config().sparse_aggregation(Aggregation::Host), ["sparse_aggregation host", "this rank dpa"]),
         (config().cache_bytes(5000), ["cache_bytes for sparse_aggregation 5000", "this rank 1500000"]),
@@ -151,13 +154,13 @@ fn settings_that_cannot_be_are_refused_with_what_to_do() {
         let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
         let error = pending.remove(0).connect(&endpoints).expect_err("they differ");
         assert!(matches!(error, Error::Peer { rank: 1, .. }), "{error}");
-        told(&error, &words);
+        assert_mentions(&error, &words);
     }
     let interface = Card::udp(&UdpOptions::default().interface("lo")).expect("loopback");
     let error = interface.start_aggregators(Firmware { name: "sparse", elf: &[] }).expect_err("no DPA");
-    told(&error, &["no DPA", "flexcast-aggregator"]);
+    assert_mentions(&error, &["no DPA", "flexcast-aggregator"]);
     let error = Pending::new(&interface, 0, 1, config()).expect_err("no DPA");
-    told(&error, &["sparse_aggregation is dpa", "network interface"]);
+    assert_mentions(&error, &["sparse_aggregation is dpa", "network interface"]);
     // Another image than `sparse`.
     let elf = image_bytes("allgather");
     assert!(plain.start_aggregators(Firmware { name: "none", elf: &elf[..100] }).is_err());

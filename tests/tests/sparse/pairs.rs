@@ -1,4 +1,4 @@
-//! Sparse AllReduce of communicators on emulated RDMA cards, by the DPA's datapath with the real firmware beside it and
+//! Sparse AllReduce of communicators on emulated RDMA cards, by the DPA's datapath with the real firmware and
 //! by that of the hosts' processors: the same call as over Ethernet, every byte checked against one core's loop over
 //! the contributions.
 #![allow(unsafe_code)] // Whoever gives memory by its address vouches for it.
@@ -14,9 +14,9 @@ use flexcast::{
     UserMemory,
 };
 use flexcast_proto::sparse::{Parameters, Shard, Shards};
+use flexcast_tests::assert_mentions;
 use flexcast_tests::card_ranks::{CardRanks, config, filled};
 use flexcast_tests::communicators::{Under, drive, ended};
-use flexcast_tests::told;
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
 const OPTIONS: SparseOptions = SparseOptions { block_bytes: 256, blocks_per_message: 8 };
@@ -182,7 +182,7 @@ fn ranks_that_call_something_else_are_named_by_all() {
             });
             for (rank, end) in ends.into_iter().enumerate() {
                 let failed = end.expect_err("they differ");
-                let failure = failed.report.failure.expect("told");
+                let failure = failed.report.failure.expect("reported");
                 assert_eq!(failure.cause, Cause::Disagrees, "{what}, rank {rank}, connected {is_connected}: {failed}");
                 assert!(failed.receive.is_some(), "{what}: the buffer comes back");
             }
@@ -208,7 +208,7 @@ fn a_rank_that_stops_is_named_and_buffers_come_back() {
             .collect();
         for end in ended(&world.provider, posted) {
             let failed = end.expect_err("rank 2 is missing");
-            assert_eq!(failed.report.failure.expect("told").failed_rank, 2, "{failed}");
+            assert_eq!(failed.report.failure.expect("reported").failed_rank, 2, "{failed}");
             assert!(failed.receive.is_some());
         }
         // The communicator has failed.
@@ -236,7 +236,7 @@ fn a_cancelled_one_ends_on_all_ranks() {
     });
     for one in all {
         let failed = one.done.expect("driven to its end").expect_err("cancelled");
-        told(&failed.error, &["rank 1 cancelled the operation", "allreduce"]);
+        assert_mentions(&failed.error, &["rank 1 cancelled the operation", "allreduce"]);
         assert!(failed.receive.is_some());
     }
 }
@@ -298,7 +298,7 @@ fn a_rank_that_goes_in_the_middle_is_named() {
             one.post(Allreduce::new(SUM).sparse(OPTIONS).in_place(own)).expect("accepted")
         };
         for failed in world.without_the_last(post, after_ps, false) {
-            assert_eq!(failed.report.failure.expect("told").failed_rank, 2, "{failed}");
+            assert_eq!(failed.report.failure.expect("reported").failed_rank, 2, "{failed}");
             assert!(failed.receive.is_some(), "the buffer comes back");
         }
     }

@@ -50,14 +50,14 @@ fn instructions_per_block_and_per_message() {
         return;
     }
     let messages = u64::from(4 * ITERATIONS);
-    let beside = |width: u32, element| {
+    let overhead = |width: u32, element| {
         let block = if element == AggregatorElement::I32 { 504 } else { 280 };
         instructions(4, width, element) - messages * u64::from(width) * block
     };
     for (width, narrow, wide) in [(1, 12_213, 12_197), (16, 24_453, 24_437)] {
-        let all = ELEMENTS.map(|element| beside(width, element));
+        let all = ELEMENTS.map(|element| overhead(width, element));
         println!(
-            "4 workers, {width} blocks: {:?} instructions for each message beside the loops",
+            "4 workers, {width} blocks: {:?} instructions for each message outside the loops",
             all.map(|all| all / messages)
         );
         assert_eq!(all, [narrow, wide], "of {messages} messages");
@@ -124,8 +124,8 @@ fn spots_that_fit_l2_cost_no_memory() {
     let [half, just, beyond] = all.map(|(part, _)| part);
     assert_eq!(half, 0.0, "half of L2");
     assert!((0.01..0.3).contains(&just) && beyond > 0.5, "{all:?}");
-    // What comes is loaded once; beside it, and the sums that are stored, there is little: 64 bytes of a line for each
-    // 64 of blocks.
+    // What comes is loaded once; in addition to it, and to the sums that are stored, there is little: 64 bytes of a
+    // line for each 64 of blocks.
     let (_, loads) = all[0];
     let lines = f64::from(4 * 16 * 2 * 8 * BLOCK / 64);
     assert!((1.0..1.35).contains(&(loads as f64 / lines)), "{loads} lines from L2 for {lines} of blocks");

@@ -1,4 +1,4 @@
-//! Sparse AllReduce over reliable connections of emulated cards: workers and aggregators apart from one another,
+//! Sparse AllReduce over reliable connections of emulated cards: workers and aggregators on separate cards,
 //! messages counted against the closed form, and every byte checked against one core's loop over the contributions.
 
 mod fixed_point;
@@ -15,7 +15,7 @@ use flexcast_lab::sim::params::Operation;
 use flexcast_lab::sim::sparse::{AggregatorsText, SparseArgs};
 use flexcast_lab::sim::spec::{CommunicatorArgs, DatapathName, SimSpec};
 use flexcast_lab::sparse::PatternName;
-use flexcast_tests::sparse_world::{MOST_LOOKS, OnDevices, World, contributions, on};
+use flexcast_tests::sparse_world::{MOST_POLLS, OnDevices, World, contributions, on};
 use flexio::{Bound, ProtectionDomain, Retry};
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
@@ -87,7 +87,7 @@ fn every_type_and_operator(world: &mut World) {
             // Minimum and maximum take a block that is zero for one that is not there: dense ones are the whole truth.
             let zeros = if operator == Operator::Sum { 60 } else { 0 };
             let arrays = contributions(3, bytes, (256, zeros), 11);
-            // In the order of workers, as the loop beside it adds.
+            // In the order of workers, as the reference loop adds.
             world.gets(Call { order: Order::Rank, ..world.call(bytes, reduction) }, &arrays, false);
         }
     }
@@ -156,9 +156,9 @@ fn hasty() -> Config {
 }
 
 #[test]
-fn a_worker_that_never_calls_is_named_by_aggregators_and_they_tell_the_others() {
+fn a_worker_that_never_calls_is_named_by_aggregators_and_they_notify_the_others() {
     let settings = Settings::new(3, 2, 1, 256, 4).expect("settings");
-    // Workers wait longer than aggregators, so that they hear who it is.
+    // Workers wait longer than aggregators, so that they learn who it is.
     let mut world = World::new(settings, Vec::new(), hasty());
     for worker in &mut world.workers {
         worker.set_bound(Bound::millis(3));
@@ -222,8 +222,8 @@ fn a_dead_link_ends_everybody_with_the_name_of_who_is_behind_it() {
 fn a_worker_of_a_former_start_is_not_taken_for_one_of_this() {
     const NONCE_AT: usize = 72;
     let settings = Settings::new(3, 1, 1, 256, 4).expect("settings");
-    let former = |told: &mut [Vec<u8>]| told[1][NONCE_AT] ^= 1;
-    let mut world = World::telling(settings, Vec::new(), hasty(), OnDevices::default(), former);
+    let former = |announced: &mut [Vec<u8>]| announced[1][NONCE_AT] ^= 1;
+    let mut world = World::with_altered_endpoints(settings, Vec::new(), hasty(), OnDevices::default(), former);
     let arrays = contributions(3, 40_000, (256, 0), 3);
     let ends = world.end(world.call(40_000, SUM), &arrays, false, None);
     let named = |end: &Result<(), Error>, party| matches!(end, Err(Error::Connection { party: who, .. } | Error::Timeout { party: who, .. }) if *who == party);
@@ -243,7 +243,7 @@ fn those_who_call_something_else_are_found() {
     world.workers.iter_mut().for_each(|worker| worker.begin(long).expect("begun"));
     let mut receives = arrays.clone();
     let mut found = None;
-    for _ in 0..MOST_LOOKS {
+    for _ in 0..MOST_POLLS {
         for (worker, receive) in world.workers.iter_mut().zip(&mut receives) {
             let _ = worker.progress(&mut Arrays { send: None, receive });
         }
@@ -269,7 +269,7 @@ fn those_who_call_something_else_are_found() {
 /// What `flexcast sim --op sparse-allreduce` runs.
 #[test]
 fn simulations_have_right_sums_and_messages() {
-    let apart = |text: &str| text.parse::<AggregatorsText>().expect("aggregators");
+    let parsed = |text: &str| text.parse::<AggregatorsText>().expect("aggregators");
     for (given, pattern, sparsity, bytes, in_rank_order, processor_times) in [
         ("ranks", PatternName::Identical, 0.9, 400_004, false, false),
         ("ranks", PatternName::Powerlaw, 0.99, 400_004, true, false),
@@ -280,7 +280,7 @@ fn simulations_have_right_sums_and_messages() {
     ] {
         let sparse = SparseArgs {
             workers: Some(4),
-            aggregators: Some(apart(given)),
+            aggregators: Some(parsed(given)),
             sparsity: Some(sparsity),
             pattern: Some(pattern),
             in_rank_order,

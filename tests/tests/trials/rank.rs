@@ -1,6 +1,6 @@
 //! A rank of a trial: meets the others, and calls one collective after another until one fails, or its time is over.
 //!
-//! Run in a process of its own: this test program, told by the environment which rank it is. What it says goes to its
+//! Run in a process of its own: this test program, to which the environment gives its rank. What it says goes to its
 //! standard output, a line for each phase.
 
 use std::io::Write as _;
@@ -245,20 +245,20 @@ fn go(task: &str) -> Result<(), Ended> {
     let communicator = Communicator::create(&card, &mut store, config)?;
     say("begun");
     let mut calls = Calls { communicator: &communicator, seed, draws, number: 0 };
-    let (mut repaired, mut told) = (0, Instant::now());
-    let told_first = told;
+    let (mut repaired, mut reported) = (0, Instant::now());
+    let begun = reported;
     // All ranks end after the same call.
     loop {
         repaired += calls
             .next()
-            .inspect_err(|_| say(&format!("call {}, {:?} after the beginning", calls.number, told_first.elapsed())))?;
+            .inspect_err(|_| say(&format!("call {}, {:?} after the beginning", calls.number, begun.elapsed())))?;
         if calls.number.is_multiple_of(8) {
             let mut over = card.buffer(1)?;
             over.fill(u8::from(Instant::now() >= until));
             let over = communicator.broadcast(over, 0)?.wait()?.receive.to_vec()?;
-            let is_time = told.elapsed() >= Duration::from_millis(500);
+            let is_time = reported.elapsed() >= Duration::from_millis(500);
             if is_time || over == [1] {
-                told = Instant::now();
+                reported = Instant::now();
                 let (kib, descriptors) = resources();
                 say(&format!("resources: {kib} {descriptors} {} {repaired}", calls.number));
             }

@@ -314,7 +314,7 @@ fn frames_of_aggregators_that_are_changed_fail_all_ranks_and_name_the_aggregator
         ("repeated on the way back", tampered_sums(all(), true, repeated)),
     ] {
         assert!(texts.iter().all(|text| text.contains(&format!("aggregator {address}"))), "{what}: {texts:?}");
-        // On the way there the daemon finds it, and closes that connection: its rank may tell the others first.
+        // On the way there the daemon finds it, and closes that connection: its rank may notify the others first.
         let words = ["bytes that the peer has not sent", "has gone in the midst of the operation"];
         let words = if what.ends_with("back") { &words[..1] } else { &words[..] };
         assert!(texts.iter().any(|text| words.iter().any(|word| text.contains(word))), "{what}: {texts:?}");
@@ -356,7 +356,7 @@ fn a_secret_of_one_side_alone_or_another_one_is_refused_by_name_and_at_once() {
             let text = sum(communicator, rank).unwrap_err().to_string();
             assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
             assert!(text.contains(&format!("aggregator {address}")), "{text}");
-            // Ranks that hear first of the failure of another have no reason of their own.
+            // Ranks that first learn of the failure of another have no reason of their own.
             assert!(text.contains(said) && text.contains("FLEXCAST_SECRET_FILE") || text.contains("rank"), "{text}");
         });
         assert!(server.status().refused > 0 && server.status().connected == 0, "{:?}", server.status());
@@ -366,7 +366,7 @@ fn a_secret_of_one_side_alone_or_another_one_is_refused_by_name_and_at_once() {
 #[test]
 fn what_a_rank_has_said_does_not_serve_whoever_says_it_again() {
     // The attacker holds a frame back, and says all again on a connection of its own, with other bytes at the end: so
-    // the copy is heard first.
+    // the copy is received first.
     let copies = Mutex::new(Vec::new());
     let said = Mutex::new(Vec::new());
     let texts = tampered(|Passing { handshake, target, .. }, frame| {

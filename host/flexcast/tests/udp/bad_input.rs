@@ -66,7 +66,7 @@ fn datagrams_of_another_program_on_the_same_group_and_port_change_nothing() {
             foreign.fetch_add(seen.unexpected_opcode + seen.error_cqes + seen.wrong_id, Ordering::Relaxed);
         });
         over.store(true, Ordering::Relaxed);
-        assert!(foreign.into_inner() > 0, "the other program was not heard");
+        assert!(foreign.into_inner() > 0, "nothing of the other program was received");
     });
 }
 

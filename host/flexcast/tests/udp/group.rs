@@ -50,8 +50,8 @@ impl Group {
         self.run_as(shared_memory, &|_, port| port, &program);
     }
 
-    /// Runs a program on every rank, over sockets alone. `port`: given a rank and the TCP port that it has told the
-    /// others, where they connect to it.
+    /// Runs a program on every rank, over sockets alone. `port`: given a rank and the TCP port that it has announced to
+    /// the others, where they connect to it.
     pub(crate) fn run_overheard(
         &self,
         port: &(dyn Fn(u32, u16) -> u16 + Sync),

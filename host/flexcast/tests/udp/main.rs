@@ -391,9 +391,9 @@ fn buffers_of_another_kind_of_card_are_refused() {
 }
 
 #[test]
-fn overflows_are_counted_apart_and_slow_the_root_down() {
+fn overflows_are_counted_separately_and_slow_the_root_down() {
     const BYTES: usize = 1 << 20;
-    // Of operations; the first with what is looked for is the last.
+    // Of operations; the first in which an overflow slows the root down is the last.
     const MOST: u32 = 500;
     let group: std::net::IpAddr = [239, 77, 1, 2].into();
     let port = 17_223;

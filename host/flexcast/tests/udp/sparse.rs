@@ -1,4 +1,4 @@
-//! Sparse AllReduce over sockets: when zeros are looked for, and when the whole array is sent.
+//! Sparse AllReduce over sockets: when arrays are scanned for zeros, and when the whole array is sent.
 
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{Algorithm, Allreduce, Communicator, Decision, SparseCost, SparseOptions, Tuning};
@@ -38,12 +38,12 @@ fn an_array_that_was_found_too_full_is_summed_up_whole_for_a_while() {
             let decision = sum(communicator, rank, blocks, full);
             (decision.algorithm() == Algorithm::Sparse, decision.density_ppm())
         };
-        assert_eq!(sum(16, 4), (true, None), "nobody has looked");
+        assert_eq!(sum(16, 4), (true, None), "nothing has been scanned");
         assert_eq!(sum(16, 8), (true, Some(250_000)));
         for _ in 0..15 {
             assert_eq!(sum(16, 1), (false, Some(500_000)));
         }
-        assert_eq!(sum(16, 1), (true, None), "it is time to look again");
+        assert_eq!(sum(16, 1), (true, None), "it is time to scan again");
         assert_eq!(sum(16, 16), (true, Some(62_500)));
         assert_eq!(sum(16, 16), (false, Some(1_000_000)));
         assert_eq!(sum(17, 16), (true, None), "another array");
@@ -51,7 +51,7 @@ fn an_array_that_was_found_too_full_is_summed_up_whole_for_a_while() {
 }
 
 #[test]
-fn the_length_from_which_on_zeros_are_looked_for_is_that_of_the_first_rank() {
+fn the_length_from_which_on_arrays_are_scanned_for_zeros_is_that_of_the_first_rank() {
     let tuning = Tuning::default().with_sparse_from_bytes(8 << 10);
     Group::new(RANKS, options(), |config| config).tuned(tuning).run(|communicator, rank| {
         for (blocks, is_sparse) in [(7, false), (8, true), (8, true), (7, false)] {

@@ -32,7 +32,7 @@ pub(crate) struct Case {
     pub(crate) own: Option<usize>,
     /// Whether all chunks lie in the ring before the receive context's thread runs for the first time.
     pub(crate) saturated: bool,
-    /// Receive contexts beside the one that works.
+    /// Receive contexts in addition to the one that works.
     pub(crate) idle_contexts: u32,
     /// Bytes between the roots' blocks in the receive buffer.
     pub(crate) pad: u64,

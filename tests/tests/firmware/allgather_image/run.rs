@@ -54,7 +54,7 @@ struct Control {
 
 impl Control {
     /// Writes lines, of 64 bytes each, and wakes the thread.
-    fn tell(&self, lines: &[(u64, &[u8])]) {
+    fn send(&self, lines: &[(u64, &[u8])]) {
         let kind = |offset: u64| SendKind::Write { remote_addr: self.contexts.get() + offset, rkey: self.key };
         let quiet = |offset, bytes| InlineRequest { id: 0, kind: kind(offset), bytes, immediate: None, signaled: true };
         let mut requests: Vec<InlineRequest<'_>> = lines.iter().map(|(offset, bytes)| quiet(*offset, *bytes)).collect();
@@ -74,7 +74,7 @@ const IDLE_LINES: u64 = 1920;
 const CONTEXTS: u64 = 2048;
 const CONTEXT_BYTES: u64 = size_of::<ReceiveContext>() as u64;
 
-/// Makes the card, the receive contexts and the senders, carries the case out, and looks at every byte.
+/// Makes the card, the receive contexts and the senders, carries the case out, and checks every byte.
 pub(crate) fn run(case: &Case) -> Outcome {
     let config = Config { memory: case.memory, detect_races: true, cards: 1, ..Config::default() };
     let provider = code::cards(config);
@@ -159,7 +159,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
     // Control.
     let done = CompletionQueue::new(&device, 1024).expect("a queue");
     let mut ends = Vec::new();
-    let mut tellers = Vec::new();
+    let mut control_ends = Vec::new();
     for control in &controls {
         let depths = DpaDepths { log_send: None, log_receive: Some(4) };
         let mut end = DpaQueuePair::builder(flexio::Transport::Rc, depths)
@@ -176,7 +176,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
         end.connect(&Connection::to(peer)).expect("RTS");
         host.connect(&Connection::to(end.endpoint(0))).expect("RTS");
         ends.push(end);
-        tellers.push(Control { host, contexts: contexts.addr(), key: contexts_key.id() });
+        control_ends.push(Control { host, contexts: contexts.addr(), key: contexts_key.id() });
     }
 
     // Contexts.
@@ -313,7 +313,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
         ..Default::default()
     };
     let line = CONTEXT_LINES;
-    tellers[0].tell(&[(line + 64, placement.as_bytes()), (line, operation.as_bytes())]);
+    control_ends[0].send(&[(line + 64, placement.as_bytes()), (line, operation.as_bytes())]);
     settle();
     let read = |offset: usize, bytes: &mut [u8]| shared.read(offset, bytes).expect("in range");
     let report = || {
@@ -354,7 +354,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
                 ..Default::default()
             };
             let (line, run_line) = (SEND_LINES, SEND_LINES + 64);
-            tellers[1].tell(&[(run_line, run.as_bytes()), (line, operation.as_bytes())]);
+            control_ends[1].send(&[(run_line, run.as_bytes()), (line, operation.as_bytes())]);
             if case.hurry.is_some() && root + 1 == case.bytes.len() {
                 break 'roots;
             }
@@ -385,7 +385,7 @@ pub(crate) fn run(case: &Case) -> Outcome {
         let credit = (1 << LOG_RING) + u64::from(case.first_psn(case.bytes.len() - 1)) + chunks;
         step_until("chunks of the last root", || report().progress.receives_posted >= credit);
     }
-    tellers[0].tell(&[(line, operation.as_bytes())]);
+    control_ends[0].send(&[(line, operation.as_bytes())]);
     step_until("the cutoff is answered", || report().progress.reported == 1);
     assert_eq!(report().progress.outstanding, 0, "copies are under way");
 
@@ -417,10 +417,10 @@ pub(crate) fn run(case: &Case) -> Outcome {
             let bits =
                 if case.transport == Transport::Ud { got[at..][..CHUNK as usize] != [0; CHUNK as usize] } else { true };
             let there = words[psn as usize / 64] >> (psn % 64) & 1 == 1;
-            assert!(bits || !there, "chunk {chunk} is told to be there");
+            assert!(bits || !there, "chunk {chunk} is reported to be there");
             if !there {
                 expected[at..][..CHUNK as usize].copy_from_slice(&got[at..][..CHUNK as usize]);
-                assert!(case.transport == Transport::Uc || !bits, "chunk {chunk} is told to be missing");
+                assert!(case.transport == Transport::Uc || !bits, "chunk {chunk} is reported to be missing");
             }
         }
     }

@@ -16,8 +16,8 @@ use flexcast_lab::sim::run as simulation;
 use super::calls::{Call, PS_PER_US, config, pass, taken, with_ranks};
 use super::image;
 
-/// Between two looks of a host.
-const LOOK_PS: u64 = 200_000;
+/// Between two polls of a host.
+const POLL_PS: u64 = 200_000;
 
 fn now_ps() -> u64 {
     with_world(|world| world.now_ps()).expect("a world")
@@ -36,7 +36,7 @@ fn cut_off_and_complete(loss_ppm: u32, seed: u64, call: Call, silent_ps: u64) ->
             assert!(now_ps() < bound_ps, "seed {seed}: not over");
             if now_ps() < silent_ps {
                 all.iter().for_each(|communicator| _ = communicator.progress().expect("it goes on"));
-                pass(LOOK_PS);
+                pass(POLL_PS);
             } else {
                 pass(10 * PS_PER_US);
             }
@@ -63,7 +63,7 @@ fn no_host_is_needed_from_the_close_of_the_receive_contexts_on() {
         Call::Allgather { len: 30_001 },
     ]) {
         let ranks = cut_off_and_complete(30_000, seed, call, u64::MAX);
-        // The close and its command take a host a few looks.
+        // The close and its command take a host a few polls.
         let last_ps = ranks.iter().filter_map(|(cut_off_ps, ..)| *cut_off_ps).max().expect("something is lost");
         for after_us in [15, 25] {
             let silent_ps = last_ps + after_us * PS_PER_US;
@@ -118,7 +118,7 @@ fn what_is_lost_is_read_whatever_the_configuration() {
                 let machine = Machine { loss_ppm: Some(loss_ppm), seed: Some(seed), ..Machine::default() };
                 let report = simulate(&params, machine, Vec::new());
                 assert!(report.bytes_ok, "{params:?}");
-                // At 30 % eight tries of a message may fail, of which all ranks are told.
+                // At 30 % eight tries of a message may fail, which is reported to all ranks.
                 assert!(report.failures == 0 || loss_ppm > 200_000, "{params:?}: {:?}", report.errors);
                 assert!(report.recovery_reads <= report.recovered_chunks, "{params:?}");
                 recovered += report.recovered_chunks;

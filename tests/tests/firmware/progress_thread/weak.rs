@@ -1,4 +1,4 @@
-//! The progress thread on weak memory. These tests tell a missing fence (`cargo xtask mutants`).
+//! The progress thread on weak memory. These tests detect a missing fence (`cargo xtask mutants`).
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn weak(seed: u64, machine: MachineConfig) -> MachineConfig {
     MachineConfig { memory: MemoryModel::weak(seed), detect_races: true, ..machine }
 }
 
-/// Harts that need next to no time, those of the cost model, and slow ones: beside the card, the hosts and what is
+/// Harts that need next to no time, those of the cost model, and slow ones, relative to the card, the hosts and what is
 /// under way in memory, whose times stay the same. A doorbell is obeyed, or a message comes, while a slow one is still
 /// at the next instruction.
 fn speeds() -> [CostModel; 3] {
@@ -40,7 +40,7 @@ fn speeds() -> [CostModel; 3] {
 }
 
 #[test]
-fn image_allgather_conducts_when_memory_is_weak_and_races_are_looked_for() {
+fn image_allgather_drives_operations_on_weak_memory_under_the_race_detector() {
     for seed in 1..=seeds() {
         run(4, |ranks| weak(seed, machine(ranks)), &config().chains(2));
     }
@@ -68,7 +68,7 @@ fn image_allgather_conducts_on_harts_of_any_speed() {
     }
 }
 
-/// Operations whose hosts look now and then: whatever they find is whole, and so are report and bytes as soon as the
+/// Operations whose hosts poll now and then: whatever they find is whole, and so are report and bytes as soon as the
 /// flag is up. Blocks fetched.
 fn watched(machine: MachineConfig, config: &Config, calls: &[Call], mut until_next_ps: impl FnMut() -> u64) -> u64 {
     let (ranks, mut recovered) = (machine.cards, 0);
@@ -76,10 +76,10 @@ fn watched(machine: MachineConfig, config: &Config, calls: &[Call], mut until_ne
         for (seed, call) in calls.iter().enumerate() {
             let expected = call.expected(ranks, seed);
             let mut left: Vec<_> = all.iter_mut().map(|communicator| Some(call.post(communicator, seed))).collect();
-            let mut looks = 0;
+            let mut polls = 0;
             while left.iter().any(Option::is_some) {
-                looks += 1;
-                assert!(looks < 100_000, "{call:?} {seed} does not end");
+                polls += 1;
+                assert!(polls < 100_000, "{call:?} {seed} does not end");
                 pass(until_next_ps());
                 for (communicator, request) in all.iter_mut().zip(&mut left) {
                     let Some(waiting) = request.take() else {
@@ -125,7 +125,7 @@ fn image_allgather_takes_blocks_that_ride_on_the_barrier_when_memory_is_weak() {
 }
 
 #[test]
-fn image_allgather_tells_hosts_that_look_all_the_time_which_eager_blocks_are_there() {
+fn image_allgather_reports_to_hosts_that_poll_all_the_time_which_eager_blocks_are_there() {
     for seed in 1..=2 * seeds() {
         for cost in speeds() {
             let machine = MachineConfig { cost, ..weak(seed, machine(3)) };
@@ -142,7 +142,7 @@ fn calls(ranks: usize) -> [Call; 6] {
 }
 
 #[test]
-fn image_allgather_tells_hosts_that_look_all_the_time_what_is_whole() {
+fn image_allgather_reports_to_hosts_that_poll_all_the_time_what_is_whole() {
     for seed in 1..=2 * seeds() {
         for cost in speeds() {
             let machine = MachineConfig { cost, ..weak(seed, machine(3)) };
@@ -154,7 +154,7 @@ fn image_allgather_tells_hosts_that_look_all_the_time_what_is_whole() {
 /// What is to be read, and where, is in several lines of a report: a host that comes between two reports must not see
 /// half of each.
 #[test]
-fn image_allgather_tells_hosts_that_look_now_and_then_what_to_read() {
+fn image_allgather_reports_to_hosts_that_poll_now_and_then_what_to_read() {
     let mut recovered = 0;
     for seed in 1..=3 * seeds() {
         let lossy = Machine { loss_ppm: Some(30_000), seed: Some(seed), ..Machine::default() };

@@ -123,7 +123,7 @@ impl Drop for Worker {
     }
 }
 
-/// Bytes that tell one seed from another.
+/// Bytes that differ from seed to seed.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64).map(|i| (i * 31 + i / 251 + seed * 17) as u8).collect()
 }

@@ -7,9 +7,9 @@ use emu_config::Machine;
 use flexcast::p2p::sparse::{FixedPoint, FixedPointError};
 use flexcast::reduce::{DataType, Operator};
 use flexcast::{Aggregation, Allreduce, Cause, Communicator, DatapathKind, Error, Pending, SparseOptions};
+use flexcast_tests::assert_mentions;
 use flexcast_tests::card_ranks::{CardRanks, empty, filled};
 use flexcast_tests::sparse_world::draws;
-use flexcast_tests::told;
 use zerocopy::IntoBytes as _;
 
 use super::{OPTIONS, cards, config, gets, post, reduction, world};
@@ -149,15 +149,18 @@ fn a_number_beyond_the_bound_fails_the_operation_on_all_ranks() {
         let call = |one: &Communicator, rank: u32| post(one, sum, OPTIONS, arrays[rank as usize].as_bytes());
         for (rank, end) in world.end(call).into_iter().enumerate() {
             let failed = end.expect_err("no sum");
-            let failure = failed.report.failure.expect("told");
+            let failure = failed.report.failure.expect("reported");
             assert_eq!((failure.failed_rank, failure.cause), (1, Cause::Contribution), "{failed}");
             assert!(failed.receive.is_some(), "the buffer comes back");
             if rank == 1 {
                 let place = |source: &FixedPointError| matches!(source, FixedPointError::Beyond { place: 2777, .. });
                 assert!(matches!(&failed.error, Error::Contribution { rank: 1, source, .. } if place(source)));
-                told(&failed.error, &["rank 1", shown, "place 2777", "at most 3", "raise the bound"]);
+                assert_mentions(&failed.error, &["rank 1", shown, "place 2777", "at most 3", "raise the bound"]);
             } else {
-                told(&failed.error, &["rank 1 contributed a number", "sparse_fixed_point", "raise the bound"]);
+                assert_mentions(
+                    &failed.error,
+                    &["rank 1 contributed a number", "sparse_fixed_point", "raise the bound"],
+                );
             }
         }
     }
@@ -168,15 +171,15 @@ fn bounds_that_cannot_be_are_refused() {
     let (_provider, cards) = cards(DatapathKind::Verbs, &Machine::default(), 2);
     for (bound, shown) in [(0.0, "0"), (-1.0, "-1"), (f32::INFINITY, "inf"), (f32::NAN, "NaN"), (1e-40, "0.000")] {
         let error = Pending::new(&cards[0], 0, 2, config().sparse_fixed_point(Some(bound))).expect_err("no bound");
-        told(&error, &["sparse_fixed_point: ", shown, "must be a finite number from 1.1754944e-38 on"]);
+        assert_mentions(&error, &["sparse_fixed_point: ", shown, "must be a finite number from 1.1754944e-38 on"]);
     }
     let on_host = config().sparse_aggregation(Aggregation::Host).sparse_fixed_point(Some(1.5));
     let error = Pending::new(&cards[0], 0, 2, on_host).expect_err("nobody adds such");
-    told(&error, &["sparse_fixed_point: 1.5 must be left out", "sparse_aggregation be dpa"]);
-    let apart = config().aggregators(vec!["10.0.0.5:4890".to_owned()]).sparse_fixed_point(Some(1.5));
-    let error = Pending::new(&cards[0], 0, 2, apart).expect_err("they add others");
-    told(&error, &["sparse_fixed_point: 1.5 must be left out", "aggregators that are no ranks"]);
-    // Alike on all ranks, or all are told.
+    assert_mentions(&error, &["sparse_fixed_point: 1.5 must be left out", "sparse_aggregation be dpa"]);
+    let external = config().aggregators(vec!["10.0.0.5:4890".to_owned()]).sparse_fixed_point(Some(1.5));
+    let error = Pending::new(&cards[0], 0, 2, external).expect_err("they add others");
+    assert_mentions(&error, &["sparse_fixed_point: 1.5 must be left out", "aggregators that are no ranks"]);
+    // Alike on all ranks, or all fail.
     for (other, words) in
         [(None, ["sparse_fixed_point 0", "this rank 1.5"]), (Some(2.0), ["sparse_fixed_point 2", "this rank 1.5"])]
     {
@@ -186,6 +189,6 @@ fn bounds_that_cannot_be_are_refused() {
             .map(|((rank, card), config)| Pending::new(card, rank, 2, config).expect("its part is made"))
             .collect();
         let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
-        told(&pending.remove(0).connect(&endpoints).expect_err("they differ"), &words);
+        assert_mentions(&pending.remove(0).connect(&endpoints).expect_err("they differ"), &words);
     }
 }

@@ -9,7 +9,7 @@ use flexio::{Access, HostBuffer, MemoryRegion, ProtectionDomain};
 use proptest::prelude::*;
 use zerocopy::IntoBytes as _;
 
-/// Blocks are this far apart, so that nothing beside one is touched unseen.
+/// Bytes from block to block, so that a write next to one is detected.
 const SLOT: usize = 1024;
 const GUARD: u8 = 0xa5;
 
@@ -64,7 +64,7 @@ fn goes_there_and_back(
         let expected = &words[block.start / 8..block.end / 8];
         assert_eq!(sent, expected.iter().any(|word| *word != 0));
         assert_eq!(found, expected);
-        assert!(rest.iter().all(|byte| *byte == GUARD), "beside the block");
+        assert!(rest.iter().all(|byte| *byte == GUARD), "next to the block");
         if sent {
             let sums: Vec<u64> = found.iter().map(|word| word.wrapping_mul(workers)).collect();
             memory.write(8, sums.as_bytes()).expect("in range");

@@ -11,7 +11,7 @@ use flexcast::p2p::sparse::{Accelerator as _, Error, Result, Settings, Stretch, 
 use flexcast_cuda::{Cuda, CudaArray};
 use flexcast_tests::harness::installed;
 use flexcast_tests::sparse_world::on;
-use flexcast_tests::{told, workspace_root};
+use flexcast_tests::{assert_mentions, workspace_root};
 use flexio::ProtectionDomain;
 
 #[test]
@@ -79,9 +79,9 @@ fn a_gpu_runs_the_programs_or_the_error_says_why_there_is_none() {
     let domain = ProtectionDomain::new(&provider.open("mlx5_0").expect("a card")).expect("a domain");
     match Cuda::new(&domain, 0, 1 << 20) {
         Err(error @ Error::Accelerator { .. }) => {
-            told(&error, &["the accelerator cannot be had, GPU 0 with a buffer of 1048576 bytes"]);
+            assert_mentions(&error, &["the accelerator cannot be had, GPU 0 with a buffer of 1048576 bytes"]);
             if !Path::new("/dev/nvidiactl").exists() {
-                told(&error, &["there is no CUDA driver", "libcuda.so.1", "install"]);
+                assert_mentions(&error, &["there is no CUDA driver", "libcuda.so.1", "install"]);
             }
         }
         Err(error) => panic!("{error}"),

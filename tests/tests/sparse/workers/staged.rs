@@ -1,4 +1,4 @@
-//! Workers whose arrays are in the memory of accelerators, beside those whose arrays are the processor's.
+//! Workers whose arrays are in the memory of accelerators, together with workers whose arrays are the processor's.
 #![allow(unsafe_code)] // Memory of other devices is given by its address.
 
 use std::os::fd::AsFd as _;
@@ -6,9 +6,9 @@ use std::os::fd::AsFd as _;
 use emu_machine::fabric::{Fault, FaultEvent};
 use emu_provider::emulated;
 use flexcast::p2p::sparse::{Config, Error, Party, Settings, Worker};
+use flexcast_tests::assert_mentions;
 use flexcast_tests::device_memory::{Device, DeviceArrays, DeviceMemory, Traffic};
 use flexcast_tests::sparse_world::{OnDevices, World, contributions, on};
-use flexcast_tests::told;
 use flexio::{Access, Bound, PeerRegion, ProtectionDomain};
 
 use super::{SUM, hasty, messages};
@@ -25,9 +25,9 @@ fn used(arrays: &[Vec<u8>], block_bytes: usize) -> u64 {
 
 #[test]
 fn every_size_and_pattern_with_each_byte_read_and_written_once() {
-    // Workers, those with accelerators, looks of their programs, aggregators, shards of each, bytes of a block, blocks
+    // Workers, those with accelerators, polls of their programs, aggregators, shards of each, bytes of a block, blocks
     // per message.
-    for (workers, staged, looks, aggregators, each, block_bytes, blocks) in [
+    for (workers, staged, polls, aggregators, each, block_bytes, blocks) in [
         (1, 1, 0, 1, 1, 256, 1),
         (2, 1, 3, 1, 2, 256, 16),
         (3, 3, 1, 2, 1, 512, 3),
@@ -35,7 +35,7 @@ fn every_size_and_pattern_with_each_byte_read_and_written_once() {
         (6, 3, 40, 3, 2, 256, 5),
     ] {
         let settings = Settings::new(workers, aggregators, each, block_bytes, blocks).expect("settings");
-        let devices = OnDevices { workers: staged, bytes: 81 << 10, looks };
+        let devices = OnDevices { workers: staged, bytes: 81 << 10, polls };
         let mut world = World::with_devices(settings, Vec::new(), Config::default(), devices);
         for (elements, zeros) in
             [(0, 0), (1, 0), (127, 50), (1009, 100), (4099, 0), (4096, 50), (7919, 90), (20_011, 97), (104, 0)]
@@ -55,8 +55,8 @@ fn every_size_and_pattern_with_each_byte_read_and_written_once() {
                 assert_eq!(now.received_messages - before.received_messages, expected);
             }
         }
-        // Beside the indices a message is two pieces of a ring at most, or a piece of an accelerator's buffer for each
-        // block.
+        // In addition to the indices a message is two pieces of a ring at most, or a piece of an accelerator's buffer
+        // for each block.
         let all = world.statistics().0;
         let (ours, theirs) = all.split_at((workers - staged) as usize);
         assert!(ours.iter().all(|one| one.most_pieces <= 3));
@@ -69,7 +69,7 @@ fn every_size_and_pattern_with_each_byte_read_and_written_once() {
 fn pieces_are_one_more_than_blocks_at_most_and_neighbours_are_one() {
     let settings = Settings::new(2, 1, 1, 256, 16).expect("settings");
     for (step, pieces) in [(1, 2), (2, 17), (3, 17)] {
-        let devices = OnDevices { workers: 2, bytes: 64 << 10, looks: 0 };
+        let devices = OnDevices { workers: 2, bytes: 64 << 10, polls: 0 };
         let mut world = World::with_devices(settings, Vec::new(), Config::default(), devices);
         let array: Vec<u8> = (0..64 << 10).map(|at| u8::from((at / 256) % step == 0)).collect();
         world.gets(world.call(64 << 10, SUM), &[array.clone(), array], true);
@@ -81,7 +81,7 @@ fn pieces_are_one_more_than_blocks_at_most_and_neighbours_are_one() {
 #[test]
 fn every_type_and_operator_that_zeros_do_not_change() {
     let settings = Settings::new(3, 2, 1, 256, 4).expect("settings");
-    let devices = OnDevices { workers: 2, bytes: 8192, looks: 1 };
+    let devices = OnDevices { workers: 2, bytes: 8192, polls: 1 };
     super::every_type_and_operator(&mut World::with_devices(settings, Vec::new(), Config::default(), devices));
 }
 
@@ -90,7 +90,7 @@ fn losses_cost_time_and_no_bytes() {
     let faults = [Fault::Drop { ppm: 20_000 }, Fault::Corrupt { ppm: 10_000 }, Fault::Duplicate { ppm: 10_000 }];
     let faults = faults.map(|fault| FaultEvent::on("*", fault)).to_vec();
     let settings = Settings::new(4, 2, 1, 1024, 8).expect("settings");
-    let devices = OnDevices { workers: 2, bytes: 241 << 10, looks: 2 };
+    let devices = OnDevices { workers: 2, bytes: 241 << 10, polls: 2 };
     let mut world =
         World::with_devices(settings, faults, Config { bound: Config::default().bound, ..hasty() }, devices);
     for (seed, zeros) in [(1, 0), (2, 50), (3, 90)] {
@@ -105,7 +105,7 @@ fn a_failed_operation_leaves_the_array_as_it_was() {
     let arrays = contributions(3, 40_000, (256, 30), 3);
     // Somebody is dead from the start, or goes in the middle.
     for after in [0, 60] {
-        let devices = OnDevices { workers: 2, bytes: 40 << 10, looks: 0 };
+        let devices = OnDevices { workers: 2, bytes: 40 << 10, polls: 0 };
         let mut world = World::with_devices(settings, Vec::new(), hasty(), devices);
         let ends = world.end_with_death(world.call(40_000, SUM), &arrays, true, Some((Party::Worker(0), after)));
         assert!(ends.workers[1..].iter().all(Result::is_err), "{:?}", ends.workers);
@@ -114,20 +114,20 @@ fn a_failed_operation_leaves_the_array_as_it_was() {
 }
 
 #[test]
-fn programs_that_do_not_end_and_calls_that_cannot_be_are_told() {
+fn programs_that_do_not_end_and_impossible_calls_are_reported() {
     let settings = Settings::new(2, 1, 1, 256, 4).expect("settings");
-    let devices = OnDevices { workers: 1, bytes: 4096, looks: u32::MAX };
+    let devices = OnDevices { workers: 1, bytes: 4096, polls: u32::MAX };
     let mut world = World::with_devices(settings, Vec::new(), hasty(), devices);
     world.aggregators[0].set_bound(Bound::millis(5));
     world.workers[0].set_bound(Bound::millis(5));
     let (long, none) = (world.call(4100, SUM), world.call(0, SUM));
     let too_long = world.staged[0].begin(long).expect_err("no room");
-    told(&too_long, &["array's length is 4100", "at most 4096", "longer"]);
+    assert_mentions(&too_long, &["array's length is 4100", "at most 4096", "longer"]);
     let arrays = contributions(2, 4096, (256, 0), 3);
     let ends = world.end(world.call(4096, SUM), &arrays, true, None);
     let error = ends.workers[1].as_ref().expect_err("its scan is not over");
     assert!(matches!(error, Error::AcceleratorTimeout { .. }), "{error}");
-    told(error, &["for the accelerator", "raise the bound"]);
+    assert_mentions(error, &["for the accelerator", "raise the bound"]);
     assert!(matches!(world.staged[0].begin(none), Err(Error::Failed)));
 
     let provider = emulated(on(1, Vec::new())).expect("a machine");
@@ -137,35 +137,38 @@ fn programs_that_do_not_end_and_calls_that_cannot_be_are_told() {
         Worker::staged(Device::new(&domain, bytes, 0), settings, 0, Config::default()).map(drop)
     };
     staged(4096, 29).expect("as many pieces as the card takes");
-    told(&staged(4096, 30).expect_err("one more"), &["blocks per message is 30", "at most 29", "30 pieces"]);
-    told(&staged(255, 4).expect_err("short"), &["buffer is 255", "at least 256"]);
+    assert_mentions(&staged(4096, 30).expect_err("one more"), &["blocks per message is 30", "at most 29", "30 pieces"]);
+    assert_mentions(&staged(255, 4).expect_err("short"), &["buffer is 255", "at least 256"]);
     let (pending, _) =
         Worker::staged(Device::new(&domain, 4096, 0), Settings::new(1, 1, 1, 256, 4).expect("settings"), 0, hasty())
             .expect("prepared");
     let missing = pending.connect(&[] as &[Vec<u8>]).expect_err("no aggregators");
-    told(&missing, &["aggregator 0", "missing"]);
+    assert_mentions(&missing, &["aggregator 0", "missing"]);
 
     // SAFETY: the emulated card refuses it; nothing is registered.
     let refused = unsafe {
         let null = std::fs::File::open("/dev/null").expect("a file");
         PeerRegion::by_dma_buf(&domain, null.as_fd(), 0, (1 << 20, 4096), Access::LOCAL_WRITE).map(drop)
     };
-    told(&refused.expect_err("no dma-buf"), &["ibv_reg_dmabuf_mr", "4096 bytes at 0x100000", "nvidia-peermem"]);
+    assert_mentions(
+        &refused.expect_err("no dma-buf"),
+        &["ibv_reg_dmabuf_mr", "4096 bytes at 0x100000", "nvidia-peermem"],
+    );
     // SAFETY: refused before anything is called.
     let nothing = unsafe { PeerRegion::by_address(&domain, 1 << 20, 0, Access::LOCAL_WRITE).map(drop) };
-    told(&nothing.expect_err("no bytes"), &["length of a memory region is 0"]);
+    assert_mentions(&nothing.expect_err("no bytes"), &["length of a memory region is 0"]);
 }
 
 #[test]
 fn a_shorter_array_than_the_operation_is_refused() {
     let settings = Settings::new(1, 1, 1, 256, 4).expect("settings");
-    let devices = OnDevices { workers: 1, bytes: 4096, looks: 0 };
+    let devices = OnDevices { workers: 1, bytes: 4096, polls: 0 };
     let mut world = World::with_devices(settings, Vec::new(), hasty(), devices);
     let call = world.call(512, SUM);
     world.staged[0].begin(call).expect("begun");
     let mut short = DeviceArrays { send: None, receive: DeviceMemory::new(&[1; 500]) };
     let error = world.staged[0].progress(&mut short).expect_err("short");
-    told(&error, &["array's length is 500", "512"]);
+    assert_mentions(&error, &["array's length is 500", "512"]);
     // That has changed nothing.
     let mut whole = DeviceArrays { send: None, receive: DeviceMemory::new(&[1; 512]) };
     world.aggregators[0].begin(call).expect("begun");
