@@ -27,7 +27,7 @@ fn generate(own: String) {
             .blocklist_type("_?ibv_.*|mlx5dv_.*|__be.*|_IO_.*|FILE|pthread_t|__off.*|va_list|__builtin_va_list|__gnuc_va_list|__va_list.*")
             .raw_line("use libc::{FILE, pthread_t};")
             .raw_line("use verbs_sys::{ibv_context, ibv_gid, ibv_pd, mlx5dv_devx_obj};")
-            .raw_line("/// What a `va_list` parameter points at; taken apart in C only (src/c/pack.c).")
+            .raw_line("/// What a `va_list` parameter points at; unpacked in C only (src/c/pack.c).")
             .raw_line("pub type __va_list_tag = core::ffi::c_void;")
             .derive_default(true)
             .no_debug("flexio_qp_attr")

@@ -1,4 +1,4 @@
-//! The daemon: serves until it is told to stop, and answers those who ask for its status.
+//! The daemon: serves until it is asked to stop, and answers those who ask for its status.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd as _;
@@ -19,10 +19,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::AggregatorError;
 use crate::options::{LISTEN, ServeArgs, StatusArgs};
 
-/// Between two looks at signals.
-const LOOK_MS: u8 = 50;
+/// Between two checks of signals.
+const POLL_MS: u8 = 50;
 
-/// Serves until it is told to stop.
+/// Serves until it is asked to stop.
 ///
 /// # Errors
 /// It cannot start, or a thread has failed.
@@ -88,7 +88,7 @@ fn run(
         let mut fds = Vec::new();
         fds.extend(socket.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
         fds.extend(http.map(|http| PollFd::new(http.as_fd(), PollFlags::POLLIN)));
-        match poll(&mut fds, PollTimeout::from(LOOK_MS)) {
+        match poll(&mut fds, PollTimeout::from(POLL_MS)) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(AggregatorError::system("poll", "")(errno.into())),
         }

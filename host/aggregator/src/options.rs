@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::AggregatorError;
 
-/// Where it listens unless it is told otherwise: of this computer alone.
+/// Where it listens unless it is configured otherwise: of this computer alone.
 pub const LISTEN: &str = "127.0.0.1:4890";
 
 const ABOUT: &str = "\
@@ -130,7 +130,7 @@ pub struct BudgetArgs {
     /// Most blocks of a message.
     #[arg(long, default_value_t = MAX_BLOCKS_PER_MESSAGE, value_name = "N")]
     pub blocks_per_message: u32,
-    /// Shards that are summed up beside each other, of all jobs: up to 3 for each job and aggregator.
+    /// Shards that are summed up at the same time, of all jobs: up to 3 for each job and aggregator.
     #[arg(long, default_value_t = 3, value_name = "N")]
     pub shards: u32,
     /// Print one JSON object instead of lines.

@@ -25,7 +25,7 @@ fn provider() -> Provider {
     Provider::from_folder(libraries()).expect("libraries")
 }
 
-/// No test of its own: a rank, which does what it is told.
+/// No test of its own: a rank, which carries out the commands of its input.
 #[test]
 fn a_rank() {
     jobs::be_a_rank(|| match std::env::var_os(PLAIN) {
@@ -103,7 +103,7 @@ fn a_daemon_serves_ranks_with_cards_also_when_it_is_started_anew() {
     daemon.kill();
     let daemon = shared.daemon(port);
     all_say(&mut ranks, "few sums", "few sums: fine");
-    // Ranks without cards beside them.
+    // Ranks without cards next to them.
     let mut others = job_with(&[daemon.address], &[(PLAIN, "1")]);
     for command in ["create", "sums"] {
         all_say(&mut others, command, &format!("{command}: fine"));

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 
 use jobs::{Daemon, all_name, all_say, free_port, job, job_with, names, until};
 
-/// No test of its own: a rank, which does what it is told.
+/// No test of its own: a rank, which carries out the commands of its input.
 #[test]
 fn a_rank() {
     jobs::be_a_rank(|| Card::udp(&UdpOptions::default().interface("lo")).unwrap());
@@ -78,10 +78,10 @@ fn a_daemon_that_is_killed_is_named_and_another_one_serves_from_then_on() {
     all_say(&mut ranks, "sums", "sums: fine");
 }
 
-/// It tells its workers that it ends, and waits up to 2 s for them to go: what they call meanwhile has no answer from
-/// that connection.
+/// It notifies its workers that it ends, and waits up to 2 s for them to go: what they call meanwhile has no answer
+/// from that connection.
 #[test]
-fn a_daemon_that_is_told_to_stop_between_operations_is_named_at_once() {
+fn a_daemon_that_is_asked_to_stop_between_operations_is_named_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(folder.path(), free_port(), &[]);
     let mut ranks = job(&[daemon.address]);
@@ -91,7 +91,7 @@ fn a_daemon_that_is_told_to_stop_between_operations_is_named_at_once() {
     std::thread::sleep(Duration::from_millis(100));
     let start = Instant::now();
     ranks.iter_mut().for_each(|rank| rank.say("sums"));
-    names(&mut ranks, daemon.address, &["is not reached", "told to stop", "has gone in the midst"]);
+    names(&mut ranks, daemon.address, &["is not reached", "asked to stop", "has gone in the midst"]);
     // Its ranks' own bound is three quarters of `barrier_timeout`.
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }

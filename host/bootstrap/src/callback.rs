@@ -7,7 +7,7 @@ use super::{Exchange, ExchangeError, MAX_CONTRIBUTION_BYTES};
 /// Why the callback has failed.
 type Refused = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a rank tells of its contribution before it: number of the exchange, digest of its tag, bytes.
+/// What a rank announces of its contribution before it: number of the exchange, digest of its tag, bytes.
 const NOTICE_BYTES: usize = 24;
 
 /// An exchange over a callback that gathers.

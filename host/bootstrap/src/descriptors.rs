@@ -5,7 +5,7 @@ use std::io;
 /// A process, or the system, that has no file descriptor left for a socket.
 ///
 /// Whoever opens sockets between ranks gives it in the place of the system's error: a program that reads "connection
-/// failed" looks for a firewall.
+/// failed" suspects a firewall.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DescriptorsUsedUp {
@@ -68,10 +68,10 @@ mod tests {
         assert!(of(rustix::io::Errno::NFILE).unwrap().to_string().contains("fs.file-max"));
         assert_eq!(of(rustix::io::Errno::CONNREFUSED), None);
         let next = |code: rustix::io::Errno| {
-            DescriptorsUsedUp::next_step(&io::Error::from_raw_os_error(code.raw_os_error()), "look at the firewall")
+            DescriptorsUsedUp::next_step(&io::Error::from_raw_os_error(code.raw_os_error()), "check the firewall")
         };
         assert!(next(rustix::io::Errno::MFILE).contains("ulimit -n"));
-        assert_eq!(next(rustix::io::Errno::TIMEDOUT), "look at the firewall");
+        assert_eq!(next(rustix::io::Errno::TIMEDOUT), "check the firewall");
         assert_eq!(DescriptorsUsedUp::find(&io::Error::other("something")), None);
     }
 }

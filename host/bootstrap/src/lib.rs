@@ -27,7 +27,7 @@ pub const MAX_CONTRIBUTION_BYTES: usize = 1 << 20;
 /// Longest name of an exchange, in bytes.
 pub const MAX_TAG_BYTES: usize = 255;
 
-/// Lets all ranks of a group tell one another something, before they are connected.
+/// Lets all ranks of a group send one another something, before they are connected.
 ///
 /// Implemented by whoever starts the ranks: over MPI, a key-value store, or TCP.
 pub trait Exchange {

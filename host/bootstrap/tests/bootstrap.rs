@@ -178,14 +178,14 @@ fn members_that_disagree_are_reported() {
         };
         [refused, named, absent].map(|gathered| gathered.err().map(|error| error.to_string()))
     });
-    let told = |rank: u32, what: &str| Some(format!("exchange \"keys\": rank {rank} of the parent {what}"));
+    let expected = |rank: u32, what: &str| Some(format!("exchange \"keys\": rank {rank} of the parent {what}"));
     let list = "has another list of members: all members must give the same, in the same order";
-    assert_eq!([&texts[0][0], &texts[1][0]], [&told(2, list); 2]);
-    assert_eq!(texts[2][0], told(1, list));
+    assert_eq!([&texts[0][0], &texts[1][0]], [&expected(2, list); 2]);
+    assert_eq!(texts[2][0], expected(1, list));
     assert_eq!(texts[3], [None, None, None]);
     let name = "is at an exchange of another name: all members must do the same";
-    assert_eq!([&texts[0][1], &texts[2][1]], [&told(1, name); 2]);
-    assert_eq!([&texts[0][2], &texts[1][2]], [&told(2, "accompanies the exchange, but is a member here"); 2]);
+    assert_eq!([&texts[0][1], &texts[2][1]], [&expected(1, name); 2]);
+    assert_eq!([&texts[0][2], &texts[1][2]], [&expected(2, "accompanies the exchange, but is a member here"); 2]);
 }
 
 #[test]

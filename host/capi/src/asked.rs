@@ -305,8 +305,8 @@ mod tests {
 
     #[test]
     fn errors_name_the_variable_that_they_come_from() {
-        let told = |asked: Asked| asked.open().map(drop).unwrap_err();
-        let fault = told(asked(CARD_DEFAULTS, &[(FIRMWARE, "/no/such.elf")]));
+        let failure = |asked: Asked| asked.open().map(drop).unwrap_err();
+        let fault = failure(asked(CARD_DEFAULTS, &[(FIRMWARE, "/no/such.elf")]));
         assert_eq!(fault.status, FLEXCAST_ERROR_FIRMWARE);
         assert!(
             fault.text.contains("cannot be read") && fault.text.contains("(FLEXCAST_FIRMWARE is \"/no/such.elf\")"),
@@ -314,12 +314,12 @@ mod tests {
             fault.text
         );
         let options = flexcast_card_options { firmware_path: c"/no/such.elf".as_ptr(), ..CARD_DEFAULTS };
-        let fault = told(asked(options, &[(FIRMWARE, "/another.elf")]));
+        let fault = failure(asked(options, &[(FIRMWARE, "/another.elf")]));
         assert!(fault.text.contains("/no/such.elf") && !fault.text.contains("FLEXCAST_FIRMWARE"), "{}", fault.text);
-        let fault = told(asked(CARD_DEFAULTS, &[("FLEXCAST_DATAPATH", "verbs"), (LIBRARIES, "/no/such/folder")]));
+        let fault = failure(asked(CARD_DEFAULTS, &[("FLEXCAST_DATAPATH", "verbs"), (LIBRARIES, "/no/such/folder")]));
         assert_eq!(fault.status, FLEXCAST_ERROR_NOT_INSTALLED);
         assert!(fault.text.contains("/no/such/folder") && fault.text.contains("FLEXCAST_LIBRARIES"), "{}", fault.text);
-        let fault = told(asked(CARD_DEFAULTS, &[("FLEXCAST_DATAPATH", "dpa")]));
+        let fault = failure(asked(CARD_DEFAULTS, &[("FLEXCAST_DATAPATH", "dpa")]));
         assert!(
             fault.status == FLEXCAST_ERROR_FIRMWARE && fault.text.contains("nor FLEXCAST_FIRMWARE is given"),
             "{}",

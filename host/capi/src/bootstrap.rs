@@ -8,7 +8,7 @@ use std::time::Duration;
 use flexcast_rust::Error;
 use flexcast_rust::bootstrap::{CallbackExchange, Exchange, Secret, StoreConfig, StoreError, TcpStore};
 
-use crate::creation::Errands;
+use crate::creation::Gatherer;
 use crate::fault::{Fault, call, lock, own};
 use crate::gather::{Blocking, Gather, NonBlocking, Store};
 use crate::handle::{self, Code, Kind};
@@ -89,7 +89,7 @@ pub(crate) struct Bootstrap {
     /// None while something is made by it.
     exchange: Mutex<Option<Box<dyn Exchange + Send>>>,
     /// Functions of the program that it goes by.
-    errands: Option<Arc<Errands>>,
+    gatherer: Option<Arc<Gatherer>>,
 }
 
 impl Kind for Bootstrap {
@@ -123,19 +123,19 @@ impl Drop for InUse {
 impl Bootstrap {
     pub(crate) fn new(exchange: Box<dyn Exchange + Send>) -> Self {
         let (rank, ranks) = (exchange.rank(), exchange.size());
-        Self { rank, ranks, exchange: Mutex::new(Some(exchange)), errands: None }
+        Self { rank, ranks, exchange: Mutex::new(Some(exchange)), gatherer: None }
     }
 
     /// One whose exchanges go by functions of the program.
     fn by(gather: impl Gather + 'static, rank: u32, ranks: u32, timeout: Duration) -> Result<Self, Fault> {
-        let errands = Arc::new(Errands::new(Box::new(gather), timeout));
-        let desk = Arc::clone(&errands.desk);
+        let gatherer = Arc::new(Gatherer::new(Box::new(gather), timeout));
+        let desk = Arc::clone(&gatherer.desk);
         let gather = move |mine: &[u8], all: &mut [u8]| {
             all.copy_from_slice(&desk.gather(mine)?);
             Ok(())
         };
         let exchange = CallbackExchange::new(rank, ranks, gather).map_err(Error::from)?;
-        Ok(Self { errands: Some(errands), ..Self::new(Box::new(exchange)) })
+        Ok(Self { gatherer: Some(gatherer), ..Self::new(Box::new(exchange)) })
     }
 
     /// Ranks that the environment names.
@@ -158,8 +158,8 @@ impl Bootstrap {
     }
 
     /// Functions of the program that it goes by.
-    pub(crate) fn errands(&self) -> Option<Arc<Errands>> {
-        self.errands.clone()
+    pub(crate) fn gatherer(&self) -> Option<Arc<Gatherer>> {
+        self.gatherer.clone()
     }
 
     /// Takes the exchange, unless something is being made by it.
@@ -273,9 +273,9 @@ pub unsafe extern "C" fn flexcast_bootstrap_store(
     })
 }
 
-/// Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` tells jobs apart that
-/// meet at one port by mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and
-/// a few seconds at most; 0: a minute. `secret` is a string of 32 to 4096 bytes that was drawn at random, as
+/// Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` distinguishes jobs
+/// that meet at one port by mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds
+/// and a few seconds at most; 0: a minute. `secret` is a string of 32 to 4096 bytes that was drawn at random, as
 /// `head -c 32 /dev/urandom | base64` does, the same on all ranks: only they come together, and what they exchange is
 /// encrypted. NULL: what the file says that the variable FLEXCAST_SECRET_FILE names, or FLEXCAST_SECRET, or else none.
 #[unsafe(no_mangle)]
@@ -418,7 +418,7 @@ pub(crate) mod tests {
             let taken = handle::get::<Bootstrap>(handle).unwrap();
             let mut exchange = taken.take().unwrap();
             assert_eq!(flexcast_bootstrap_free(handle), FLEXCAST_ERROR_BUSY, "something is made by it");
-            let creation = crate::creation::Creation::start(taken.errands(), move || {
+            let creation = crate::creation::Creation::start(taken.gatherer(), move || {
                 Ok(exchange.exchange()?.exchange("x", b"mine").unwrap_err().to_string())
             });
             let failed = creation.unwrap().wait().unwrap();

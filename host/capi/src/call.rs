@@ -221,7 +221,7 @@ impl Call {
         self.operation == FLEXCAST_OPERATION_SPARSE_ALLREDUCE
     }
 
-    /// Whether the communicator carries it, as all ranks can tell alike: FLEXCAST_NOT_SUPPORTED if not.
+    /// Whether the communicator carries it, as all ranks can decide alike: FLEXCAST_NOT_SUPPORTED if not.
     pub(crate) fn check_supported(&self, communicator: &Communicator) -> Result<(), Fault> {
         let bytes = self.receive.map_or(0, |receive| receive.bytes) as u64;
         let shape = match (self.operation, self.reduced) {

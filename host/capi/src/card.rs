@@ -50,12 +50,12 @@ pub struct flexcast_card_options {
     /// first that can multicast.
     pub interface_name: *const c_char,
     /// How freed memory is noticed, so that its registration is not used again: "off", by flexcast_buffer_invalidate()
-    /// alone; "userfaultfd", by the system, which tells when pages are unmapped, moved or emptied. NULL: what
+    /// alone; "userfaultfd", by the system, which reports when pages are unmapped, moved or emptied. NULL: what
     /// FLEXCAST_MEMORY_WATCH says, or else "off". The datapath "udp" registers nothing.
     pub memory_watch: *const c_char,
-    /// File of the image `sparse`, which is started on the card's DPA beside what else runs there, for the setting
-    /// `sparse.aggregation` = dpa; NULL: what FLEXCAST_SPARSE_FIRMWARE says, or else none. Not used by the datapath
-    /// "udp".
+    /// File of the image `sparse`, which is started on the card's DPA together with what else runs there, for the
+    /// setting `sparse.aggregation` = dpa; NULL: what FLEXCAST_SPARSE_FIRMWARE says, or else none. Not used by the
+    /// datapath "udp".
     pub sparse_firmware_path: *const c_char,
 }
 

@@ -69,7 +69,7 @@ const FLAGS: u32 = FLEXCAST_FLAG_IN_PLACE | FLEXCAST_FLAG_AWAITED;
 /// Is called once for every post, when the operation is over, by whichever thread finds that out: a progress thread of
 /// the library, or one of the program's in flexcast_post(), flexcast_test(), flexcast_wait() or flexcast_progress().
 /// `user` is the operation's, `request` its handle, `status` how it ended; flexcast_last_error() has the text. A test
-/// of another thread may tell of the end before it is called. It may use the library, post and free `request` among
+/// of another thread may report the end before it is called. It may use the library, post and free `request` among
 /// others, but not wait; neither longjmp nor an exception may leave it.
 pub type flexcast_callback =
     Option<unsafe extern "C" fn(user: *mut c_void, request: *mut flexcast_request, status: flexcast_status)>;

@@ -154,7 +154,7 @@ impl Group {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whoever was to be told of the end of an operation was told.
+    /// Whoever was to be notified of the end of an operation was notified.
     pub(crate) fn count(&self) {
         if let Some(ended) = self.ended.get() {
             event::count(ended);
@@ -298,7 +298,7 @@ pub(crate) unsafe fn create(
     let mut in_use = bootstrap.take()?;
     // Both the thread and the handle use the card.
     let (used, by_thread) = (CardUse::new(card), CardUse::new(card));
-    let creation = Creation::start(bootstrap.errands(), move || {
+    let creation = Creation::start(bootstrap.gatherer(), move || {
         let made = Communicator::create(by_thread.card().card(), in_use.exchange()?, config)?;
         drop((in_use, by_thread));
         Ok(Some(made))
@@ -330,7 +330,7 @@ fn split(group: &Arc<Group>, bootstrap: *mut flexcast_bootstrap, color: c_int, k
     let whole = group.with(|communicator| Ok(communicator.clone()))?;
     let mut in_use = bootstrap.take()?;
     let (used, by_thread) = (CardUse::new(&group.card), CardUse::new(&group.card));
-    let creation = Creation::start(bootstrap.errands(), move || {
+    let creation = Creation::start(bootstrap.gatherer(), move || {
         let made = whole.split(in_use.exchange()?, colour, key)?;
         drop((in_use, whole, by_thread));
         Ok(made)
@@ -442,7 +442,7 @@ pub unsafe extern "C" fn flexcast_comm_test(comm: *mut flexcast_comm, ready: *mu
 /// unless it is the one that calls. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
 /// cancel it and wait. One of flexcast_init() closes its card, and is refused while the card has others. One that is
 /// being made is given up: then the bootstrap can only be freed, too, and the others
-/// are told by their own bounds.
+/// learn it by their own bounds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_free(comm: *mut flexcast_comm) -> flexcast_status {
     call(|| {

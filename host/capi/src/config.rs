@@ -22,7 +22,7 @@ pub const FLEXCAST_CONTROL_HOST: u32 = 0;
 pub const FLEXCAST_CONTROL_DEVICE: u32 = 1;
 /// Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where
 /// they have staging memory. The settings `service.endpoints`, `service.secret` and so on say where they are and how
-/// they are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. Over
+/// they are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() says so. Over
 /// RDMA cards alone; with the datapath "dpa" Broadcast, Allgather and Allgatherv are the DPA's.
 pub const FLEXCAST_CONTROL_SERVICE: u32 = 2;
 
@@ -302,16 +302,16 @@ mod tests {
 
     #[test]
     fn values_beyond_their_fields_are_named() {
-        let told = |config: flexcast_config, words: &str| {
+        let names = |config: flexcast_config, words: &str| {
             let fault = over(config).unwrap_err();
             assert!(fault.status == FLEXCAST_ERROR_CONFIG && fault.text.contains(words), "{}", fault.text);
         };
         let default = flexcast_config::default();
-        told(flexcast_config { transport: 2, ..default }, "transport is 2: must be 0 (UD) or 1 (UC unicast)");
-        told(flexcast_config { control: 3, ..default }, "control is 3");
-        told(flexcast_config { algorithm: 6, ..default }, "algorithm is 6");
-        told(flexcast_config { reproducible: 2, ..default }, "reproducible is 2: must be 0 or 1");
-        told(flexcast_config { progress_thread: 9, ..default }, "progress_thread is 9");
-        told(flexcast_config { data_class: 256, ..default }, "data_class is 256: must be 0 to 255");
+        names(flexcast_config { transport: 2, ..default }, "transport is 2: must be 0 (UD) or 1 (UC unicast)");
+        names(flexcast_config { control: 3, ..default }, "control is 3");
+        names(flexcast_config { algorithm: 6, ..default }, "algorithm is 6");
+        names(flexcast_config { reproducible: 2, ..default }, "reproducible is 2: must be 0 or 1");
+        names(flexcast_config { progress_thread: 9, ..default }, "progress_thread is 9");
+        names(flexcast_config { data_class: 256, ..default }, "data_class is 256: must be 0 to 255");
     }
 }

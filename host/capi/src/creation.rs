@@ -1,6 +1,6 @@
-//! Creation of cards and communicators beside the program.
+//! Creation of cards and communicators concurrent with the program.
 //!
-//! A thread of the library does it, which ends with it. What ranks tell one another by functions of the program goes
+//! A thread of the library does it, which ends with it. What ranks send one another by functions of the program goes
 //! through the program's own thread, whenever that asks how far the creation is ([`Creation::poll`]): a function is
 //! never called by a thread that the program does not know.
 
@@ -13,24 +13,24 @@ use crate::fault::{Fault, guard};
 use crate::gather::Gather;
 use crate::status::flexcast_status::*;
 
-/// Longest that one look waits.
-const LOOK: Duration = Duration::from_millis(2);
+/// Longest that one poll waits.
+const POLL: Duration = Duration::from_millis(2);
 
 /// Something that is being made.
 pub(crate) struct Creation<T> {
     made: Mutex<Receiver<Result<T, Fault>>>,
     /// The functions that its exchanges go by.
-    errands: Option<Arc<Errands>>,
+    gatherer: Option<Arc<Gatherer>>,
 }
 
 impl<T: Send + 'static> Creation<T> {
     /// Begins. `body` runs on a thread of its own.
     pub(crate) fn start(
-        errands: Option<Arc<Errands>>,
+        gatherer: Option<Arc<Gatherer>>,
         body: impl FnOnce() -> Result<T, Fault> + Send + 'static,
     ) -> Result<Self, Fault> {
         let (send, made) = sync_channel(1);
-        let desk = errands.as_ref().map(|errands| Arc::clone(&errands.desk));
+        let desk = gatherer.as_ref().map(|gatherer| Arc::clone(&gatherer.desk));
         let run = move || {
             // Nobody may be there any more to take it.
             let _ = send.send(guard(body));
@@ -42,14 +42,14 @@ impl<T: Send + 'static> Creation<T> {
                 format!("no thread can be started: {error}; see the limit of processes (`ulimit -u`)"),
             )
         })?;
-        Ok(Self { made: Mutex::new(made), errands })
+        Ok(Self { made: Mutex::new(made), gatherer })
     }
 
     /// Goes on; what was made, once it is. Waits so long at most.
     pub(crate) fn poll(&self, most: Duration) -> Option<Result<T, Fault>> {
-        let most = match &self.errands {
-            Some(errands) => {
-                errands.serve(most);
+        let most = match &self.gatherer {
+            Some(gatherer) => {
+                gatherer.serve(most);
                 Duration::ZERO
             }
             None => most,
@@ -68,7 +68,7 @@ impl<T: Send + 'static> Creation<T> {
     /// Goes on until it is over.
     pub(crate) fn wait(&self) -> Result<T, Fault> {
         loop {
-            if let Some(made) = self.poll(LOOK) {
+            if let Some(made) = self.poll(POLL) {
                 return made;
             }
         }
@@ -76,12 +76,12 @@ impl<T: Send + 'static> Creation<T> {
 
     /// Nobody asks any more: its exchanges fail.
     pub(crate) fn abandon(&self) {
-        self.errands.iter().for_each(|errands| errands.abandon());
+        self.gatherer.iter().for_each(|gatherer| gatherer.abandon());
     }
 }
 
 /// What the thread of a creation wants of the program's functions.
-enum Errand {
+enum GatherState {
     None,
     /// This piece is to be gathered.
     Asked(Vec<u8>),
@@ -91,34 +91,34 @@ enum Errand {
     Abandoned,
 }
 
-/// Where the thread leaves its errands.
+/// Where the thread leaves what it wants gathered.
 pub(crate) struct Desk {
-    errand: Mutex<Errand>,
+    state: Mutex<GatherState>,
     changed: Condvar,
 }
 
 impl Desk {
-    fn errand(&self) -> MutexGuard<'_, Errand> {
-        self.errand.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, GatherState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has a piece gathered, and waits for those of all ranks.
     pub(crate) fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, String> {
-        let mut errand = self.errand();
-        if !matches!(*errand, Errand::Abandoned) {
-            *errand = Errand::Asked(mine.to_vec());
+        let mut state = self.state();
+        if !matches!(*state, GatherState::Abandoned) {
+            *state = GatherState::Asked(mine.to_vec());
             self.changed.notify_all();
         }
         loop {
-            errand = match std::mem::replace(&mut *errand, Errand::None) {
-                Errand::Answered(answer) => return answer,
-                Errand::Abandoned => {
-                    *errand = Errand::Abandoned;
+            state = match std::mem::replace(&mut *state, GatherState::None) {
+                GatherState::Answered(answer) => return answer,
+                GatherState::Abandoned => {
+                    *state = GatherState::Abandoned;
                     return Err("a creation by this bootstrap was abandoned: make another bootstrap".to_owned());
                 }
                 other => {
-                    *errand = other;
-                    self.changed.wait(errand).unwrap_or_else(PoisonError::into_inner)
+                    *state = other;
+                    self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
                 }
             };
         }
@@ -126,7 +126,7 @@ impl Desk {
 }
 
 /// Functions of the program, and what they are to do.
-pub(crate) struct Errands {
+pub(crate) struct Gatherer {
     pub(crate) desk: Arc<Desk>,
     runner: Mutex<Runner>,
     /// Of one gather.
@@ -138,9 +138,9 @@ struct Runner {
     since: Instant,
 }
 
-impl Errands {
+impl Gatherer {
     pub(crate) fn new(gather: Box<dyn Gather>, timeout: Duration) -> Self {
-        let desk = Desk { errand: Mutex::new(Errand::None), changed: Condvar::new() };
+        let desk = Desk { state: Mutex::new(GatherState::None), changed: Condvar::new() };
         let runner = Mutex::new(Runner { gather, since: Instant::now() });
         Self { desk: Arc::new(desk), runner, timeout }
     }
@@ -150,15 +150,15 @@ impl Errands {
     fn serve(&self, most: Duration) {
         let Ok(mut runner) = self.runner.try_lock() else { return };
         let asked = {
-            let errand = self.desk.errand();
-            let idle = |errand: &mut Errand| matches!(errand, Errand::None | Errand::Answered(_));
-            let (mut errand, _) =
-                self.desk.changed.wait_timeout_while(errand, most, idle).unwrap_or_else(PoisonError::into_inner);
-            match std::mem::replace(&mut *errand, Errand::UnderWay) {
-                Errand::Asked(mine) => Some(mine),
-                Errand::UnderWay => None,
+            let state = self.desk.state();
+            let idle = |state: &mut GatherState| matches!(state, GatherState::None | GatherState::Answered(_));
+            let (mut state, _) =
+                self.desk.changed.wait_timeout_while(state, most, idle).unwrap_or_else(PoisonError::into_inner);
+            match std::mem::replace(&mut *state, GatherState::UnderWay) {
+                GatherState::Asked(mine) => Some(mine),
+                GatherState::UnderWay => None,
                 other => {
-                    *errand = other;
+                    *state = other;
                     return;
                 }
             }
@@ -184,9 +184,9 @@ impl Errands {
             }
             Err(error) => Err(error),
         };
-        let mut errand = self.desk.errand();
-        if matches!(*errand, Errand::UnderWay) {
-            *errand = Errand::Answered(answer);
+        let mut state = self.desk.state();
+        if matches!(*state, GatherState::UnderWay) {
+            *state = GatherState::Answered(answer);
         }
         self.desk.changed.notify_all();
     }
@@ -196,7 +196,7 @@ impl Errands {
         if let Ok(mut runner) = self.runner.try_lock() {
             runner.gather.abandon();
         }
-        *self.desk.errand() = Errand::Abandoned;
+        *self.desk.state() = GatherState::Abandoned;
         self.desk.changed.notify_all();
     }
 }

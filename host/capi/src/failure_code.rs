@@ -97,7 +97,7 @@ pub const FLEXCAST_CODE_PROGRAM: u32 = 8201;
 /// The progress thread reported a cause that is not known.
 pub const FLEXCAST_CODE_UNKNOWN_CAUSE: u32 = 8202;
 /// At the other end of the connection there is not the rank that was meant; the log says what came.
-/// Firmware never finds that, nor is it told.
+/// Firmware never finds that, nor is it notified of it.
 pub const FLEXCAST_CODE_WRONG_PEER: u32 = 8203;
 /// Receive worker: an error completion on its receive queue.
 pub const FLEXCAST_CODE_RECEIVE_QUEUE: u32 = 8451;

@@ -58,7 +58,7 @@ thread_local! {
 /// Keeps a text for flexcast_last_error().
 pub(crate) fn remember(text: &str) {
     let text = CString::new(text.replace('\0', "?")).ok();
-    // At the end of a thread there is nobody to tell.
+    // At the end of a thread there is nobody to report it to.
     let _ = LAST.try_with(|last| last.replace(text));
 }
 

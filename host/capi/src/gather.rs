@@ -53,7 +53,7 @@ impl Gather for Blocking {
 type Start = unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_void, usize, *mut *mut c_void) -> c_int;
 type OnHandle = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
 
-/// Functions that begin an Allgather, and tell when it is over.
+/// Functions that begin an Allgather, and say when it is over.
 pub(crate) struct NonBlocking {
     pub(crate) start: Start,
     pub(crate) test: OnHandle,
@@ -147,7 +147,7 @@ impl Gather for Store {
         self.all = vec![0; mine.len() * self.ranks];
         self.missing = (0..self.ranks).filter(|rank| *rank != self.rank).collect();
         let key = self.key(self.rank);
-        // SAFETY: the program's function, a C string, and as many bytes as it is told.
+        // SAFETY: the program's function, a C string, and as many bytes as it is given.
         let code = unsafe { (self.set)(self.user.0, key.as_ptr(), mine.as_ptr().cast(), mine.len()) };
         if code != 0 {
             return Err(returned(&format!("its set of {key:?}"), code));
@@ -160,7 +160,7 @@ impl Gather for Store {
         while let Some(&rank) = self.missing.front() {
             let key = self.key(rank);
             let piece = &mut self.all[self.bytes * rank..][..self.bytes];
-            // SAFETY: the program's function, a C string, and room for as many bytes as it is told.
+            // SAFETY: the program's function, a C string, and room for as many bytes as it is given.
             match unsafe { (self.get)(self.user.0, CStr::as_ptr(&key), piece.as_mut_ptr().cast(), piece.len()) } {
                 0 => self.missing.pop_front(),
                 1 => return Ok(None),

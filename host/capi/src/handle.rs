@@ -1,7 +1,7 @@
-//! Handles: numbers that look like pointers, looked up in a table of the process.
+//! Handles: numbers in the form of pointers, which a table of the process resolves.
 //!
 //! A handle holds the kind of the object, its slot in the table and how often the slot has been used. So a handle that
-//! was freed, or never made, is told from a good one, and never followed.
+//! was freed, or never made, is distinguished from a good one, and never followed.
 
 use std::any::Any;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -127,8 +127,8 @@ pub(crate) fn get<K: Kind>(handle: *mut K::Handle) -> Result<Arc<K>, Fault> {
     object.ok_or_else(|| stale::<K>("it was freed"))
 }
 
-/// Takes an object out of the table; its handle is worth nothing afterwards. Of two threads that do so one is told that
-/// it was freed.
+/// Takes an object out of the table; its handle is worth nothing afterwards. Of two threads that do so one gets the
+/// error that it was freed.
 pub(crate) fn remove<K: Kind>(handle: *mut K::Handle) -> Result<Arc<K>, Fault> {
     let (at, generation) = locate::<K>(handle)?;
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
 //! The C ABI of the collective library: `libflexcast.a`, of which `cargo xtask install` links `libflexcast.so`, and
 //! `include/flexcast.h`, which cbindgen makes of these files (`cargo xtask header`).
 //!
-//! Whatever a program does wrong with a handle is an error code: handles are numbers with a generation, looked up in a
-//! table of the process ([`handle`]), and never addresses. No panic leaves a function, and none does anything in a
+//! Whatever a program does wrong with a handle is an error code: handles are numbers with a generation, which a table
+//! of the process resolves ([`handle`]), and never addresses. No panic leaves a function, and none does anything in a
 //! forked child ([`fault`]). Memory of the program is reached only where a function's documentation says so.
 //!
 //! Functions are `unsafe` in Rust's sense: each pointer argument is null, which is refused, or points at what the

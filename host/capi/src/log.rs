@@ -1,4 +1,4 @@
-//! Log of the library: what it tells of, by level, to a function of the program or to stderr.
+//! Log of the library: what it reports, by level, to a function of the program or to stderr.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt::{Debug, Write as _};

@@ -133,10 +133,10 @@ mod tests {
 
     #[test]
     fn codes_that_are_none_are_named() {
-        let told = |fault: Fault, words: &str| assert!(fault.text.contains(words), "{}", fault.text);
-        told(reduction(0, FLEXCAST_SUM).unwrap_err(), "data_type is 0");
-        told(reduction(FLEXCAST_INT8, 13).unwrap_err(), "reduction is 13: must be one of the codes 1 to 12");
-        told(reduction(FLEXCAST_FLOAT, FLEXCAST_BIT_OR).unwrap_err(), "not defined for f32");
+        let names = |fault: Fault, words: &str| assert!(fault.text.contains(words), "{}", fault.text);
+        names(reduction(0, FLEXCAST_SUM).unwrap_err(), "data_type is 0");
+        names(reduction(FLEXCAST_INT8, 13).unwrap_err(), "reduction is 13: must be one of the codes 1 to 12");
+        names(reduction(FLEXCAST_FLOAT, FLEXCAST_BIT_OR).unwrap_err(), "not defined for f32");
         let status = |made: Result<Reduction, Fault>| made.map(drop).unwrap_err().status;
         assert_eq!(status(reduction(FLEXCAST_FLOAT, FLEXCAST_BIT_OR)), FLEXCAST_NOT_SUPPORTED);
         assert_eq!(status(reduction(FLEXCAST_FLOAT, 99)), FLEXCAST_ERROR_ARGUMENT);

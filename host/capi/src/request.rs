@@ -27,22 +27,22 @@ pub const FLEXCAST_NEVER: u64 = u64::MAX;
 
 /// No failure.
 pub const FLEXCAST_CAUSE_NONE: u32 = 0;
-/// The failed rank was waited for in vain; the code tells for what: FLEXCAST_WAITED_FOR_....
+/// The failed rank was waited for in vain; the code says for what: FLEXCAST_WAITED_FOR_....
 pub const FLEXCAST_CAUSE_SILENT: u32 = 1;
 /// The failed rank cancelled.
 pub const FLEXCAST_CAUSE_CANCELLED: u32 = 2;
 /// The failed rank called another operation than the detecting rank, or with other arguments; flexcast_last_error()
 /// names both calls.
 pub const FLEXCAST_CAUSE_DISAGREES: u32 = 3;
-/// The failed rank's worker on the card failed; the code tells how: FLEXCAST_CODE_....
+/// The failed rank's worker on the card failed; the code says how: FLEXCAST_CODE_....
 pub const FLEXCAST_CAUSE_DEVICE: u32 = 4;
-/// The connection between them broke; the code tells how: FLEXCAST_CODE_....
+/// The connection between them broke; the code says how: FLEXCAST_CODE_....
 pub const FLEXCAST_CAUSE_CONNECTION: u32 = 5;
 /// An aggregator that is no rank failed the detecting rank; the code is its number among the setting
 /// `sparse.aggregators`, from 0.
 pub const FLEXCAST_CAUSE_AGGREGATOR: u32 = 6;
 /// The failed rank contributed a number beyond the setting `sparse.fixed_point`, infinite or not a number;
-/// FLEXCAST_ERROR_CONTRIBUTION and flexcast_last_error() there tell which.
+/// FLEXCAST_ERROR_CONTRIBUTION and flexcast_last_error() there say which.
 pub const FLEXCAST_CAUSE_CONTRIBUTION: u32 = 7;
 
 /// What an operation did. Times are nanoseconds of the library's clock, FLEXCAST_NEVER for what has not happened.
@@ -99,7 +99,7 @@ pub struct flexcast_report {
     pub pace_mbit_per_s: u32,
     /// 1 if the DPAs of the ranks' cards have added, of a sparse AllReduce (the setting `sparse.aggregation`).
     pub added_by_dpa: u32,
-    /// Largest difference between a sum and that of the contributions, beside its rounding to a float, if they were
+    /// Largest difference between a sum and that of the contributions, except for its rounding to a float, if they were
     /// added as fixed-point numbers (the setting `sparse.fixed_point`); else 0.
     pub sum_error: f64,
 }
@@ -157,7 +157,7 @@ enum State {
         /// None while a thread posts or tests it.
         request: Option<Request>,
         claims: Vec<u64>,
-        /// It has ended while a thread tested it: that one looks again.
+        /// It has ended while a thread tested it: that one tests again.
         again: bool,
     },
     Over {
@@ -239,8 +239,8 @@ impl Operation {
                 if let State::UnderWay { request: place, claims, .. } = &mut *lock(&self.state)? {
                     (*place, *claims) = (Some(request), claimed);
                 }
-                if self.is_told() {
-                    // From now on whoever ends it tells.
+                if self.is_notified() {
+                    // From now on whoever ends it notifies.
                     self.test()?;
                 }
                 Ok(())
@@ -304,8 +304,8 @@ impl Operation {
         }
     }
 
-    /// Whether somebody is to be told of its end.
-    fn is_told(&self) -> bool {
+    /// Whether somebody is to be notified of its end.
+    fn is_notified(&self) -> bool {
         self.callback.is_some() || self.group.is_watched()
     }
 
@@ -336,8 +336,11 @@ impl Operation {
                 },
             };
             // Outside of the lock, as in `post`.
-            let waker =
-                if self.is_told() { Waker::from(Arc::new(Ended(Arc::downgrade(self)))) } else { Waker::noop().clone() };
+            let waker = if self.is_notified() {
+                Waker::from(Arc::new(Ended(Arc::downgrade(self))))
+            } else {
+                Waker::noop().clone()
+            };
             match Pin::new(&mut request).poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(outcome) => return self.end(communicator, outcome).map(Some),
                 Poll::Pending => pending(&request),
@@ -351,7 +354,7 @@ impl Operation {
         }
     }
 
-    /// It is over: the memory is the program's again, and who is to be told is told.
+    /// It is over: the memory is the program's again, and who is to be notified is notified.
     fn end(&self, communicator: Communicator, outcome: Outcome) -> Result<Option<Fault>, Fault> {
         let (fault, report) = match outcome {
             // The last use of the buffers.
@@ -389,7 +392,7 @@ impl Wake for Ended {
     fn wake(self: Arc<Self>) {
         // Without the operation its handle was freed, which only happens when it is over.
         if let Some(operation) = self.0.upgrade() {
-            // A failure of the operation is told to whoever tests or is called back.
+            // A failure of the operation is reported to whoever tests or is called back.
             let _ = guard(|| operation.test());
         }
     }

@@ -156,8 +156,8 @@ mod tests {
         // SAFETY: a whole structure and C strings.
         let status = unsafe { flexcast_config_set(config, name.as_ptr(), value.as_ptr()) };
         // SAFETY: a C string, until the next call.
-        let told = || unsafe { CStr::from_ptr(flexcast_last_error()) }.to_string_lossy().into_owned();
-        if status == FLEXCAST_OK { Ok(()) } else { Err(told()) }
+        let last_error = || unsafe { CStr::from_ptr(flexcast_last_error()) }.to_string_lossy().into_owned();
+        if status == FLEXCAST_OK { Ok(()) } else { Err(last_error()) }
     }
 
     #[test]
@@ -235,7 +235,7 @@ mod tests {
         let mut config = flexcast_config::default();
         set(&mut config, "service.secret", c"before").unwrap();
         let before = config.settings;
-        for (name, value, told) in [
+        for (name, value, expected) in [
             (
                 "service.endpoint",
                 c"x",
@@ -258,7 +258,7 @@ mod tests {
             ),
         ] {
             let error = set(&mut config, name, value).unwrap_err();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
         let long = CString::new("x".repeat(FLEXCAST_SETTINGS_BYTES)).unwrap();
         let error = set(&mut config, "sparse.aggregators", &long).unwrap_err();

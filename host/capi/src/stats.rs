@@ -31,7 +31,7 @@ pub struct flexcast_stats {
     /// Bitmaps, contexts and rings, which the DPA's last-level cache should hold, in bytes.
     pub hot_bytes: u64,
     /// Control messages sent: barrier signals, activations, requests for missing blocks, blocks offered, final
-    /// messages, failures told.
+    /// messages, failures reported.
     pub barrier_messages: u64,
     /// See `barrier_messages`.
     pub activate_messages: u64,

@@ -22,7 +22,7 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_SIZE = 5,
     /// No firmware is given, or its file cannot be read.
     FLEXCAST_ERROR_FIRMWARE = 6,
-    /// More objects or threads than handles can tell apart.
+    /// More objects or threads than handles can distinguish.
     FLEXCAST_ERROR_LIMIT = 7,
     /// A mistake of this library; it cannot be used by this thread any more.
     FLEXCAST_ERROR_INTERNAL = 8,
@@ -46,7 +46,7 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_CONTEXT = 105,
     /// No such rank, or too many of them.
     FLEXCAST_ERROR_RANK = 106,
-    /// What another rank told of itself does not fit.
+    /// What another rank announced of itself does not fit.
     FLEXCAST_ERROR_PEER = 107,
     /// A buffer has not the length that the operation needs.
     FLEXCAST_ERROR_BUFFER_LENGTH = 108,
@@ -75,7 +75,7 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_OPEN_DEVICE = 119,
     /// The firmware is no image that the library can use: no ELF for a DPA, or built for another version.
     FLEXCAST_ERROR_IMAGE = 120,
-    /// The firmware has stopped: it panicked, trapped, or ran for too long. The text tells where.
+    /// The firmware has stopped: it panicked, trapped, or ran for too long. The text says where.
     FLEXCAST_ERROR_DEVICE_FAULT = 121,
     /// The card did not answer within the bound of a wait.
     FLEXCAST_ERROR_TIMEOUT = 122,
@@ -123,7 +123,7 @@ const TEXTS: [(flexcast_status, &CStr); 43] = [
     (FLEXCAST_ERROR_BRING_UP, c"the firmware is of another version"),
     (FLEXCAST_ERROR_CONTEXT, c"the firmware refused a context"),
     (FLEXCAST_ERROR_RANK, c"no such rank, or too many of them"),
-    (FLEXCAST_ERROR_PEER, c"what another rank told of itself does not fit"),
+    (FLEXCAST_ERROR_PEER, c"what another rank announced of itself does not fit"),
     (FLEXCAST_ERROR_BUFFER_LENGTH, c"a buffer has not the length that the operation needs"),
     (FLEXCAST_ERROR_TOO_MANY_CHUNKS, c"more chunks than sequence numbers"),
     (FLEXCAST_ERROR_ARGUMENT, c"an argument that does not fit"),

@@ -3,8 +3,8 @@
 use std::ffi::{CStr, c_char};
 
 /// Version of this interface. A library of a version serves programs of all versions from 1 to its own: functions,
-/// codes and fields are added, and structures are told apart by their size. A change that programs do not survive would
-/// end in another name of the shared library than libflexcast.so.1.
+/// codes and fields are added, and structures are distinguished by their size. A change that programs do not survive
+/// would end in another name of the shared library than libflexcast.so.1.
 pub const FLEXCAST_ABI_VERSION: u32 = 1;
 
 /// The library's version of the interface. A program checks that it is no less than FLEXCAST_ABI_VERSION of its header

@@ -140,7 +140,7 @@ impl Cuda {
             status.result()?;
         }
         let words = sums.len();
-        // Both are as long: all of it is copied, and the program looks at the first words.
+        // Both are as long: all of it is copied, and the program reads the first words.
         let Bits { mut device, mut host } = self.bits(words)?;
         host.as_mut_slice()?[..words].copy_from_slice(sums);
         self.stream.memcpy_htod(&host, &mut device)?;

@@ -12,13 +12,13 @@
 //! # use flexcast::reduce::{DataType, Operator, Reduction};
 //! # use flexcast_cuda::{Cuda, CudaArray};
 //! # use flexio::{Device, ProtectionDomain};
-//! # fn tell(_: Vec<u8>) -> Vec<Vec<u8>> { Vec::new() }
+//! # fn exchange(_: Vec<u8>) -> Vec<Vec<u8>> { Vec::new() }
 //! # fn run(device: &Device, pd: &ProtectionDomain, own: u32, address: u64, bytes: u64, sum: Reduction) -> Result<()> {
 //! // GPU 0, with a buffer for arrays of up to 256 MiB.
 //! let gpu = Cuda::new(pd, 0, 256 << 20)?;
 //! let settings = Settings::new(6, 2, 1, 1024, 16)?;
 //! let (pending, endpoint) = Worker::staged(gpu, settings, own, Config::default())?;
-//! let mut worker = pending.connect(&tell(endpoint))?;
+//! let mut worker = pending.connect(&exchange(endpoint))?;
 //! // SAFETY: `bytes` bytes at `address`, the GPU's, which no other work uses until the operation is over.
 //! let mut array = unsafe { CudaArray::in_place(address, bytes) };
 //! worker.begin(Call { bytes, shards_of_each: 1, reduction: sum, order: Order::Arrival })?;

@@ -18,7 +18,7 @@ pub const fn pack_u64() -> unsafe extern "C" fn(*mut c_void, *mut __va_list_tag)
     flexcast_pack_u64
 }
 
-/// A key for registering an RPC: the library looks at the address only and never calls it, so any address that is
+/// A key for registering an RPC: the library reads the address only and never calls it, so any address that is
 /// unique while the application lives will do (the address of the caller's own record of the function, say).
 #[must_use]
 pub fn stub_key(unique: NonNull<c_void>) -> flexio_func_t {

@@ -102,7 +102,7 @@ impl AliasPool {
     /// Gives a binding back that work requests may still use, of this function or of peers: its alias is destroyed, so
     /// that these fail, and another one is made in its place, with another number. Two control operations.
     ///
-    /// Beside the binding comes the number of the new alias, or why there is none: then the key cannot be used any
+    /// With the binding comes the number of the new alias, or why there is none: then the key cannot be used any
     /// more.
     pub fn replace(&self, bound: BoundAlias) -> (Released, Result<u32>) {
         let Grant { slot, number, .. } = bound.0.grant;
@@ -164,7 +164,7 @@ impl BoundAlias {
     }
 
     /// Marks the alias as used by one more work request, or by something that stands for several, such as peers that
-    /// were told of it: the binding is not released before what this gives is dropped.
+    /// were sent it: the binding is not released before what this gives is dropped.
     #[must_use]
     pub fn hold(&self) -> AliasUse {
         AliasUse(Arc::clone(&self.0))

@@ -1,4 +1,4 @@
-//! Failures that no completion tells.
+//! Failures that no completion reports.
 
 use std::fmt;
 
@@ -87,7 +87,7 @@ impl Device {
             }
             return Err(Error::Verbs { call: "ibv_get_async_event", errno, detail: self.info().name.clone() });
         }
-        let told = match event.event_type {
+        let found = match event.event_type {
             sys::IBV_EVENT_CQ_ERR => {
                 self.completion_queue_number(&event).map(|number| AsyncEvent::CompletionQueue { number })
             }
@@ -99,7 +99,7 @@ impl Device {
         };
         // SAFETY: the event came from `ibv_get_async_event` and is acknowledged once.
         unsafe { (verbs.ibv_ack_async_event)(&raw mut event) };
-        told.map(Some)
+        found.map(Some)
     }
 
     fn do_not_wait(&self) -> Result<()> {

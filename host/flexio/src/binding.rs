@@ -54,7 +54,7 @@ const RELEASED: u32 = u32::from_le_bytes(*b"FKR\x01");
 /// Most keys of a pool.
 pub const MAX_POOL_KEYS: u16 = 4096;
 
-/// A key that is bound, as its owner tells the function that has its alias. Used up by
+/// A key that is bound, as its owner announces it to the function that has its alias. Used up by
 /// [`AliasPool::accept`](crate::AliasPool::accept).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Grant {

@@ -67,7 +67,7 @@ pub struct Port {
     pub gid_index: u8,
     /// The RoCEv2 address in use.
     pub gid: Gid,
-    /// Line rate in Gbit/s, rounded down; 0 if the card tells none that is known here.
+    /// Line rate in Gbit/s, rounded down; 0 if the card reports none that is known here.
     pub link_gbit_per_s: u32,
 }
 
@@ -203,7 +203,7 @@ impl Device {
     }
 
     /// Bytes that nobody can guess, and that are others each time: random ones of the system. In virtual time, where
-    /// runs repeat bit for bit, they are the card's address and `number`, which tells those apart who ask.
+    /// runs repeat bit for bit, they are the card's address and `number`, which distinguishes those who ask.
     ///
     /// # Errors
     /// [`Error::Io`]: the system's random numbers cannot be read.

@@ -11,7 +11,7 @@ use crate::wait::Bound;
 pub enum Error {
     /// The vendor's libraries are not there.
     #[error(
-        "DOCA not installed: looked for {looked_for}; install the DOCA host packages, or take the emulator's \
+        "DOCA not installed: missing {looked_for}; install the DOCA host packages, or take the emulator's \
          libraries: name their folder (which `cargo xtask build-emu-libs` prints) in LD_LIBRARY_PATH, or open it by \
          its path"
     )]
@@ -99,7 +99,7 @@ pub enum Error {
     },
     /// A firmware command was refused.
     #[error(
-        "firmware refused {command}: status {status:#x}, syndrome {syndrome:#x}{}; look the syndrome up in the \
+        "firmware refused {command}: status {status:#x}, syndrome {syndrome:#x}{}; find the syndrome in the \
          firmware's release notes",
         in_brackets(.detail)
     )]
@@ -228,13 +228,13 @@ pub enum Error {
         expected: u64,
     },
     /// A wait ended without its condition.
-    #[error("timeout: waited {waited_us} us ({looks} looks) for {what}; the bound is {bound}")]
+    #[error("timeout: waited {waited_us} us ({looks} polls) for {what}; the bound is {bound}")]
     Timeout {
         /// What was awaited.
         what: String,
         /// How long, by the provider's clock.
         waited_us: u64,
-        /// How often the condition was looked at.
+        /// How often the condition was polled.
         looks: u64,
         /// The bound.
         bound: Bound,

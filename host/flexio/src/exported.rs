@@ -5,7 +5,7 @@
 //!
 //! 1. The owner makes a key on its virtual HCA, and
 //! 2. marks it accessible to whoever knows an access key ([`ExportedRegion::new`]).
-//! 3. It tells the other program virtual HCA, key and access key ([`KeyExport::encode`]; how the bytes get there is the
+//! 3. It sends the other program virtual HCA, key and access key ([`KeyExport::encode`]; how the bytes get there is the
 //!    program's business).
 //! 4. The other makes the alias ([`AliasKey::new`]).
 //!
@@ -55,7 +55,7 @@ impl AccessKey {
         random().map(Self)
     }
 
-    /// Its bytes, to be told to the other program only.
+    /// Its bytes, to be sent to the other program only.
     #[must_use]
     pub const fn bytes(&self) -> &[u8; 32] {
         &self.0
@@ -69,7 +69,7 @@ impl fmt::Debug for AccessKey {
     }
 }
 
-/// What the owner of a key tells the program that is to make an alias of it.
+/// What the owner of a key sends to the program that is to make an alias of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyExport {
     /// System image GUID of the card.
@@ -84,7 +84,7 @@ pub struct KeyExport {
     pub len: u64,
     /// Rights of the key, which are those of its aliases.
     pub access: Access,
-    /// What ALLOW_OTHER_VHCA_ACCESS was told.
+    /// What ALLOW_OTHER_VHCA_ACCESS was given.
     pub access_key: AccessKey,
 }
 
@@ -302,11 +302,11 @@ impl ExportedRegion {
     /// # Errors
     /// [`Error::Command`]; [`Error::Io`].
     pub fn revoke(&mut self) -> Result<()> {
-        // The interface has no command for it: an access key that nobody is told takes the place of the old one.
+        // The interface has no command for it: an access key that nobody is given takes the place of the old one.
         allow(self.region.pd().device(), self.export.key, &AccessKey::random()?)
     }
 
-    /// What to tell the other program (step 3).
+    /// What to send to the other program (step 3).
     #[must_use]
     pub fn export(&self) -> KeyExport {
         self.export
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_key_is_not_told() {
+    fn an_access_key_is_not_shown() {
         assert_eq!(format!("{:?}", AccessKey::new([7; 32])), "AccessKey(..)");
         assert_ne!(AccessKey::random().expect("random bytes"), AccessKey::random().expect("random bytes"));
     }

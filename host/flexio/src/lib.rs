@@ -39,7 +39,7 @@
 //!
 //! Every wait has a [`Bound`] and ends in [`Error::Timeout`] naming what was awaited; see [`wait()`].
 
-// This crate is the door to C libraries: every object wraps a raw handle. Each call states why it is sound.
+// This crate is the interface to C libraries: every object wraps a raw handle. Each call states why it is sound.
 #![allow(unsafe_code)]
 
 mod addr;

@@ -268,8 +268,8 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// Copies `len` bytes from offset `start` of another region to `offset`, and tells whether any bit of them is set:
-    /// one pass over them.
+    /// Copies `len` bytes from offset `start` of another region to `offset`, and returns whether any bit of them is
+    /// set: one pass over them.
     ///
     /// # Errors
     /// [`Error::RegionRange`].
@@ -426,7 +426,7 @@ impl SharedRegion {
     }
 }
 
-/// Copies `len` bytes, and tells whether any bit of them is set.
+/// Copies `len` bytes, and returns whether any bit of them is set.
 ///
 /// # Safety
 /// The bytes at both addresses are allocated, those of `from` initialised, and no reference to those of `to` exists. If
@@ -514,7 +514,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_tells_whether_any_bit_is_set() {
+    fn a_copy_returns_whether_any_bit_is_set() {
         for len in [0, 1, 7, 63, 64, 65, 200, 256] {
             for set in (0..len).map(Some).chain([None]) {
                 let mut from = vec![0_u8; len];

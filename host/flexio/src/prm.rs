@@ -307,7 +307,7 @@ pub(crate) fn init2rtr(
         m.set(ADS_TRAFFIC_CLASS, u32::from(remote.path.traffic_class));
         m.set(ADS_FLOW_LABEL, remote.path.flow_label);
         m.set(ADS_SL, u32::from(remote.path.service_level));
-        // Members of a group tell the UC senders of one card apart by their port.
+        // Members of a group distinguish the UC senders of one card by their port.
         let own = if remote.qpn == GROUP_QPN { qpn as u16 & 0x3FFF } else { 0 };
         m.set(ADS_UDP_SPORT, u32::from(UDP_SOURCE_PORT | own));
         m.set_bytes(ADS_RGID, &remote.gid);
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn create_qp_tells_which_queues_there_are() {
+    fn create_qp_states_which_queues_there_are() {
         let m = create_qp(&RingsQp { log_rq_depth: None, log_sq_depth: Some(7), block_multicast_loopback: true, ..UD });
         let b = m.as_bytes();
         assert_eq!(b[0x1C], 0x40, "multicast does not come back: bit 1");

@@ -39,7 +39,7 @@ struct Running {
     application: Application,
     pd: ProtectionDomain,
     raw: Raw<sys::flexio_process>,
-    /// Of a dead process, once it has been looked for: a dump may be large, and every call on a dead process asks.
+    /// Of a dead process, once it has been searched for: a dump may be large, and every call on a dead process asks.
     panic: OnceLock<Option<PanicPlace>>,
 }
 
@@ -242,7 +242,7 @@ impl Process {
             ErrorState::None => Ok(()),
             state => {
                 let record = self.crash_record().unwrap_or_else(|error| format!("(no crash record: {error})"));
-                // A panic ends the process by an error of its own; that its place cannot be told hides nothing else.
+                // A panic ends the process by an error of its own; that its place cannot be found hides nothing else.
                 let panic = match state {
                     ErrorState::User => self.panic_place().unwrap_or_else(|error| {
                         tracing::warn!(%error, "whether the firmware panicked is not known");

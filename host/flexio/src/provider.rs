@@ -164,10 +164,10 @@ impl Provider {
     /// The libraries of an installed DOCA.
     ///
     /// # Errors
-    /// [`Error::NotInstalled`] names what was looked for.
+    /// [`Error::NotInstalled`] names what is missing.
     pub fn system() -> Result<Self> {
-        let missing = |looked_for: &str, source: Box<dyn std::error::Error + Send + Sync>| Error::NotInstalled {
-            looked_for: looked_for.to_owned(),
+        let missing = |name: &str, source: Box<dyn std::error::Error + Send + Sync>| Error::NotInstalled {
+            looked_for: name.to_owned(),
             source,
         };
         let (flexio, emulator) = flexio_sys::load().map_err(|e| missing("libflexio.so", e.into()))?;
@@ -181,7 +181,7 @@ impl Provider {
     /// on their DPA.
     ///
     /// # Errors
-    /// [`Error::NotInstalled`] names what was looked for.
+    /// [`Error::NotInstalled`] names what is missing.
     pub fn rdma() -> Result<Self> {
         Self::system().or_else(|_| {
             let verbs = verbs_sys::load().map_err(|error| Error::NotInstalled {
@@ -193,11 +193,11 @@ impl Provider {
         })
     }
 
-    /// The same libraries in one folder, wherever the dynamic loader looks: those that `cargo xtask build-emu-libs`
+    /// The same libraries in one folder, wherever the dynamic loader searches: those that `cargo xtask build-emu-libs`
     /// makes, for instance.
     ///
     /// # Errors
-    /// [`Error::NotInstalled`] names what was looked for.
+    /// [`Error::NotInstalled`] names what is missing.
     pub fn from_folder(folder: &Path) -> Result<Self> {
         let missing = |name: &str, source: verbs_sys::LoadError| Error::NotInstalled {
             looked_for: format!("{name} in {}", folder.display()),

@@ -1,4 +1,4 @@
-//! RDMA devices as libibverbs lists them, with what the kernel tells of each (`/sys/class/infiniband`): where DOCA is
+//! RDMA devices as libibverbs lists them, with what the kernel reports of each (`/sys/class/infiniband`): where DOCA is
 //! not installed.
 
 use std::ffi::CStr;
@@ -33,7 +33,7 @@ pub(crate) fn devices(provider: &Provider) -> Result<Vec<DeviceInfo>> {
     Ok(names.into_iter().map(|name| describe(Path::new(FOLDER), name)).collect())
 }
 
-/// What the kernel tells of a device; what it does not tell is empty, or zero.
+/// What the kernel reports of a device; what it does not report is empty, or zero.
 fn describe(folder: &Path, name: String) -> DeviceInfo {
     let device = folder.join(&name).join("device");
     let target = std::fs::canonicalize(&device).ok();
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_tells_is_read_and_what_it_does_not_is_empty() {
+    fn what_the_kernel_reports_is_read_and_what_it_does_not_is_empty() {
         let folder = tempfile::tempdir().unwrap();
         let pci = folder.path().join("0000:03:00.0");
         std::fs::create_dir_all(pci.join("net/ens3")).unwrap();

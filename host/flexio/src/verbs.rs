@@ -87,8 +87,8 @@ impl CompletionQueue {
         Ok(done)
     }
 
-    /// Hands what has completed to `take`, and tells how many that were. Like [`CompletionQueue::poll`], but allocates
-    /// nothing.
+    /// Hands what has completed to `take`, and returns how many that were. Like [`CompletionQueue::poll`], but
+    /// allocates nothing.
     ///
     /// # Errors
     /// [`Error::Verbs`] when the queue itself has failed (an overrun).

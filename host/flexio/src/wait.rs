@@ -1,6 +1,6 @@
 //! Bounded waiting. Nothing in this crate or above it loops without a bound.
 //!
-//! Between two looks at a condition the waiting host *relaxes*: on hardware that is a spin-loop hint, on the emulator
+//! Between two polls of a condition the waiting host *relaxes*: on hardware that is a spin-loop hint, on the emulator
 //! it lets virtual time advance, because emulated cards move only while their host waits.
 
 use std::fmt;
@@ -66,7 +66,7 @@ pub trait Relax: Send + Sync {
     fn leave(&self) {}
 }
 
-/// Waiting beside real hardware.
+/// Waiting for real hardware.
 #[derive(Debug)]
 pub struct SpinLoop {
     origin: Instant,
@@ -92,13 +92,13 @@ impl Relax for SpinLoop {
     }
 }
 
-/// How long a host that finds a whole emulated machine at rest waits before it looks again: 1 us.
+/// How long a host that finds a whole emulated machine at rest waits before it polls again: 1 us.
 const IDLE_STEP_PS: u64 = 1_000_000;
 
 /// Emulated cards are slow, and the time of some goes on while a process is not run.
 const EMULATED_CLOCK_SKEW: Duration = Duration::from_millis(100);
 
-/// Waiting beside emulated cards: their time counts, not the computer's.
+/// Waiting for emulated cards: their time counts, not the computer's.
 ///
 /// Virtual time stands still while a neighbour's process is not run, and so do the bounds of waits. A machine with
 /// nothing left to do has no next event to advance to; the waiting host then counts the time that it spends looking, or
@@ -142,12 +142,12 @@ impl<R: Fn() -> bool + Send + Sync, N: Fn() -> u64 + Send + Sync> Relax for Emul
     }
 }
 
-/// When to stop waiting: after a span of the provider's clock, or after a number of looks if the clock stands still.
+/// When to stop waiting: after a span of the provider's clock, or after a number of polls if the clock stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// Longest wait, by the clock of [`Relax::now_ps`].
     pub span: Duration,
-    /// Most looks at the condition, a backstop for a machine that has nothing left to do and so does not advance.
+    /// Most polls of the condition, a backstop for a machine that has nothing left to do and so does not advance.
     pub looks: u64,
 }
 
@@ -164,7 +164,7 @@ impl Bound {
         Self::micros(millis.saturating_mul(1000))
     }
 
-    /// The same bound with at most this many looks.
+    /// The same bound with at most this many polls.
     #[must_use]
     pub const fn with_looks(self, looks: u64) -> Self {
         Self { looks, ..self }
@@ -175,13 +175,13 @@ impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} us", self.span.as_micros())?;
         if self.looks != u64::MAX {
-            write!(f, " or {} looks", self.looks)?;
+            write!(f, " or {} polls", self.looks)?;
         }
         Ok(())
     }
 }
 
-/// Looks at `condition` until it yields a value, relaxing in between.
+/// Polls `condition` until it yields a value, relaxing in between.
 ///
 /// # Errors
 /// [`Error::Timeout`] naming `what` once `bound` is used up; the error of `condition`, at once.
@@ -193,15 +193,20 @@ pub fn wait<T>(
 ) -> Result<T, Error> {
     let start_ps = relax.now_ps();
     let span_ps = u64::try_from(bound.span.as_nanos().saturating_mul(1000)).unwrap_or(u64::MAX);
-    let mut looks = 0;
+    let mut polls = 0;
     loop {
         if let Some(value) = condition()? {
             return Ok(value);
         }
-        looks += 1;
+        polls += 1;
         let waited_ps = relax.now_ps().saturating_sub(start_ps);
-        if waited_ps >= span_ps || looks >= bound.looks {
-            return Err(Error::Timeout { what: what.to_owned(), waited_us: waited_ps / 1_000_000, looks, bound });
+        if waited_ps >= span_ps || polls >= bound.looks {
+            return Err(Error::Timeout {
+                what: what.to_owned(),
+                waited_us: waited_ps / 1_000_000,
+                looks: polls,
+                bound,
+            });
         }
         relax.relax();
     }
@@ -232,10 +237,10 @@ mod tests {
     #[test]
     fn a_condition_that_comes_true_ends_the_wait() {
         let clock = Steps { now_ps: AtomicU64::new(7), step_ps: 1_000_000 };
-        let mut looks = 0;
-        let value = wait(&clock, Bound::micros(10), "the third look", || {
-            looks += 1;
-            Ok((looks == 3).then_some(looks))
+        let mut polls = 0;
+        let value = wait(&clock, Bound::micros(10), "the third poll", || {
+            polls += 1;
+            Ok((polls == 3).then_some(polls))
         });
         assert_eq!(value.unwrap(), 3);
         assert_eq!(clock.now_ps(), 7 + 2_000_000);
@@ -260,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stands_still_is_bounded_by_looks() {
+    fn a_clock_that_stands_still_is_bounded_by_polls() {
         let clock = Steps { now_ps: AtomicU64::new(0), step_ps: 0 };
         let bound = Bound::micros(10).with_looks(5);
         let error = wait::<()>(&clock, bound, "anything", || Ok(None)).unwrap_err();

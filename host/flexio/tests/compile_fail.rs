@@ -8,7 +8,7 @@ use std::process::Command;
 use flexio::*;
 
 /// The library that this test is linked with, or one that was built of the same sources after it: cargo keeps them
-/// beside the test.
+/// next to the test.
 fn library(folder: &Path) -> PathBuf {
     let entries = std::fs::read_dir(folder).expect("the folder of this program");
     let libraries = entries.map(|entry| entry.expect("an entry").path()).filter(|path| {
@@ -16,7 +16,7 @@ fn library(folder: &Path) -> PathBuf {
         name.starts_with("libflexio-") && name.ends_with(".rlib")
     });
     let time = |path: &PathBuf| path.metadata().and_then(|file| file.modified()).expect("a time");
-    libraries.max_by_key(time).expect("libflexio-*.rlib beside this program")
+    libraries.max_by_key(time).expect("libflexio-*.rlib next to this program")
 }
 
 /// What the compiler says of a case, and whether it accepts it.
@@ -37,7 +37,7 @@ fn compiled(case: &Path) -> (String, bool) {
 }
 
 /// What the compiler says, line by line, without what depends on where its library and ours lie, and on their lines.
-fn told(text: &str, case: &str) -> Vec<String> {
+fn said(text: &str, case: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut elsewhere = false;
     for line in text.lines().map(str::trim) {
@@ -75,7 +75,7 @@ fn misuse_does_not_compile() {
         assert!(!accepted, "{case} compiles\n{text}");
         let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join(&case).with_extension("stderr");
         let recorded = std::fs::read_to_string(recorded).expect("what the compiler is to say");
-        assert_eq!(told(&text, &case), told(&recorded, &case), "{case}:\n{text}");
+        assert_eq!(said(&text, &case), said(&recorded, &case), "{case}:\n{text}");
     }
 }
 

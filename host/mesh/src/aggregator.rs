@@ -1,4 +1,4 @@
-//! Greeting of workers and reports of aggregators: all that they say to one another beside the messages of operations.
+//! Greeting of workers and reports of aggregators: all that they say to one another except the messages of operations.
 //!
 //! A worker connects by TCP and says first who it is, little-endian:
 //!
@@ -219,7 +219,7 @@ pub struct Greeting {
 pub enum Unheard {
     /// Whoever it is does not speak this protocol.
     Stranger,
-    /// It is a worker, which is to be told why not.
+    /// It is a worker, which is to be sent the reason.
     Refused(String),
 }
 

@@ -92,7 +92,7 @@ impl Connect {
             secret: self.secret.clone(),
             greeting: None,
             address,
-            door: self.doors.numbers.get(rank as usize).copied().filter(|door| shares && *door != 0),
+            listener: self.doors.numbers.get(rank as usize).copied().filter(|number| shares && *number != 0),
             patience: self.timeout,
         })
     }
@@ -130,7 +130,7 @@ pub fn dial_aggregator(
         secret: key.secret().clone(),
         greeting: Some(greeting),
         address,
-        door: None,
+        listener: None,
         patience: bound / 2,
     })?;
     Ok(Peer::dialled(number, stream, dial, key.is_shared()))
@@ -144,7 +144,7 @@ mod tests {
 
     /// No firewall has to do with it.
     #[test]
-    fn who_has_no_descriptor_left_is_told_which_limit_to_raise() {
+    fn who_has_no_descriptor_left_learns_which_limit_to_raise() {
         let text = |code: i32| failed("TCP socket".to_owned())(io::Error::from_raw_os_error(code)).to_string();
         let [process, system, other] = [Errno::EMFILE, Errno::ENFILE, Errno::EADDRINUSE].map(|code| text(code as i32));
         assert!(process.contains("ulimit -n") && !process.contains("firewall"), "{process}");

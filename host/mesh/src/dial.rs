@@ -59,7 +59,7 @@ pub(super) struct Target {
     pub(super) greeting: Option<[u8; GREETING_BYTES]>,
     pub(super) address: SocketAddr,
     /// The number of its socket for shared memory, if both may share some.
-    pub(super) door: Option<u64>,
+    pub(super) listener: Option<u64>,
     /// How long dials that fail are repeated, from the first that does.
     pub(super) patience: Duration,
 }
@@ -134,8 +134,8 @@ impl Dial {
 
     /// Another try.
     fn open(&mut self) -> io::Result<Stream> {
-        let Target { scope, own, peer, address, door, .. } = self.target;
-        let shared = door.map(SharedStream::connect).and_then(|shared| {
+        let Target { scope, own, peer, address, listener, .. } = self.target;
+        let shared = listener.map(SharedStream::connect).and_then(|shared| {
             shared.inspect_err(|error| tracing::debug!(%peer, %error, "no memory is shared: TCP instead")).ok()
         });
         let (stream, file) = match shared {

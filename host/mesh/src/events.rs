@@ -108,7 +108,7 @@ pub trait Listener {
     /// A message, a request or data has come.
     fn hear(&mut self, event: Event<'_>);
 
-    /// A fragment comes. False: it cannot be, and nothing more is heard from that rank.
+    /// A fragment comes. False: it cannot be, and nothing more is taken from that rank.
     fn begin(&mut self, from: u32, head: &Head) -> bool;
 
     /// Where the bytes of a fragment belong, from number `at` on, up to the next that belong somewhere else. Empty:

@@ -207,7 +207,7 @@ impl Head {
 }
 
 /// Whether a control message says why its sender fails: by its kind ([`flexcast_proto::wire`]).
-pub(crate) fn tells_failure(message: &[u8]) -> bool {
+pub(crate) fn is_failure(message: &[u8]) -> bool {
     const KIND_AT: usize = 5;
     const FAILED: u8 = 6;
     message.get(KIND_AT) == Some(&FAILED)
@@ -218,13 +218,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_are_told_from_other_messages() {
+    fn reasons_are_distinguished_from_other_messages() {
         use flexcast_proto::wire::{Availability, Codec};
         use flexcast_proto::{Body, Cause, Failure, Message};
         let failure = Failure { failed_rank: 1, detecting_rank: 0, cause: Cause::Cancelled };
         let encoded = |body| Codec::new(7, 4).encode(&Message { operation: 1, body }, Availability::default());
-        assert!(tells_failure(encoded(Body::Failed { failure, calls: None }).as_bytes()));
-        assert!(!tells_failure(encoded(Body::Final).as_bytes()) && !tells_failure(b"FXCM"));
+        assert!(is_failure(encoded(Body::Failed { failure, calls: None }).as_bytes()));
+        assert!(!is_failure(encoded(Body::Final).as_bytes()) && !is_failure(b"FXCM"));
     }
 
     #[test]

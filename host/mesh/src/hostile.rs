@@ -1,6 +1,6 @@
 //! Frames of a peer that somebody changes on the way: what the fuzz target `session` runs.
 //!
-//! Whatever happens to the bytes, the receiver hears a beginning of what was sent. If it hears less, it waits for more,
+//! Whatever happens to the bytes, the receiver takes a beginning of what was sent. If it takes less, it waits for more,
 //! or has closed the connection.
 
 use std::io::Read as _;
@@ -22,10 +22,10 @@ const MOST: usize = 16;
 /// Bytes of the longest message: more than is copied, so that some go in fragments of their own.
 const LONGEST: usize = 20_000;
 
-/// Notes what it hears.
+/// Notes what it receives.
 #[derive(Default)]
 struct Notes {
-    heard: Vec<String>,
+    received: Vec<String>,
     place: Vec<u8>,
 }
 
@@ -35,7 +35,7 @@ impl Listener for Notes {
     }
 
     fn hear(&mut self, event: Event<'_>) {
-        self.heard.push(match event {
+        self.received.push(match event {
             Event::Message { bytes, .. } => format!("message {:x}", digest(bytes)),
             Event::Request { read, .. } => format!("{read:?}"),
             Event::Data { operation, tag, offset, bytes, .. } => {
@@ -54,7 +54,7 @@ impl Listener for Notes {
     }
 
     fn end(&mut self, _: u32, head: &Head) {
-        self.heard.push(format!("{head:?}: {:x}", digest(&self.place)));
+        self.received.push(format!("{head:?}: {:x}", digest(&self.place)));
     }
 }
 
@@ -143,7 +143,7 @@ pub fn connection(data: &[u8]) {
             receiver.take(part, &mut notes);
         }
     });
-    assert!(right.heard.starts_with(&notes.heard), "it hears what was not sent: {:?}", notes.heard);
+    assert!(right.received.starts_with(&notes.received), "it receives what was not sent: {:?}", notes.received);
     let diverges = !bytes.starts_with(&sent) && !sent.starts_with(&bytes);
     if diverges && bytes.len() >= sent.len() {
         assert_eq!(receiver.breaks, Some(NONSENSE), "it believes what was changed");

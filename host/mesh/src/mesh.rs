@@ -18,7 +18,7 @@ use crate::strangers::{Arrival, Host, Reached, SILENCE, Strangers};
 use crate::stream::Stream;
 
 /// Time between two polls of connections while a communicator is made.
-const LOOK: Duration = Duration::from_micros(200);
+const POLL: Duration = Duration::from_micros(200);
 
 /// Longest that what was said last waits for the peer's system to take it, when a communicator ends.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ pub struct Mesh {
     connect: Connect,
     /// Connections, by their numbers, which stay: two to a rank if both have connected at the same time.
     peers: Vec<Peer>,
-    /// The connection on which a rank is told something, by its number. Always the same, so that what is said keeps its
+    /// The connection on which a rank is sent something, by its number. Always the same, so that what is said keeps its
     /// order.
     routes: Vec<Option<usize>>,
     /// The number of the connection that a rank has made to this one. It makes one at most.
@@ -91,7 +91,7 @@ impl Mesh {
                     }
                 });
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL);
         }
     }
 
@@ -202,7 +202,7 @@ impl Mesh {
         open.map(|(number, peer)| {
             let Interest { read, write } = peer.interest();
             let interest = match peer.stream.shared() {
-                // By its socket the other side tells of bytes and of room.
+                // By its socket the other side notifies of bytes and of room.
                 Some(_) if !peer.is_dialling() => Interest { read: read || write, write: false },
                 _ => Interest { read, write },
             };
@@ -278,7 +278,7 @@ impl Mesh {
         }
     }
 
-    /// Sends a message of a point-to-point collective, all of it. [`Mesh::take_finished`] tells when its bytes are not
+    /// Sends a message of a point-to-point collective, all of it. [`Mesh::take_finished`] says when its bytes are not
     /// needed any more.
     pub fn transfer(&mut self, to: u32, head: Head, part: Part, source: &dyn Source) {
         if let Some(peer) = self.peer(to) {
@@ -296,7 +296,7 @@ impl Mesh {
         self.peers.iter_mut().for_each(|peer| peer.abandon(source));
     }
 
-    /// A rank has said what cannot be: nothing more is heard from it.
+    /// A rank has said what cannot be: nothing more is taken from it.
     pub fn distrust(&mut self, rank: u32) {
         self.peers.iter_mut().filter(|peer| peer.rank == rank).for_each(Peer::distrust);
     }
@@ -342,12 +342,12 @@ impl Mesh {
         self.peers.iter_mut().fold(false, |any, peer| any | peer.resume(listener))
     }
 
-    /// Tells which connections have broken, and the system's code, once each.
-    pub fn take_broken(&mut self, mut tell: impl FnMut(u32, u16)) {
-        self.unreachable.drain(..).for_each(|(peer, code)| tell(peer, code));
+    /// Reports which connections have broken, and the system's code, once each.
+    pub fn take_broken(&mut self, mut report: impl FnMut(u32, u16)) {
+        self.unreachable.drain(..).for_each(|(peer, code)| report(peer, code));
         for peer in &mut self.peers {
             if let Some(code) = peer.breaks.take() {
-                tell(peer.rank, code);
+                report(peer.rank, code);
             }
         }
     }
@@ -389,16 +389,16 @@ impl Mesh {
     }
 
     /// Connections on which nothing comes any more, with their numbers, once each.
-    pub fn take_closed(&mut self, mut tell: impl FnMut(usize, BorrowedFd<'_>)) {
+    pub fn take_closed(&mut self, mut report: impl FnMut(usize, BorrowedFd<'_>)) {
         for (number, peer) in self.peers.iter_mut().enumerate().filter(|(_, peer)| peer.closed && !peer.forgotten) {
             peer.forgotten = true;
-            tell(number, peer.stream.as_fd());
+            report(number, peer.stream.as_fd());
         }
     }
 }
 
 impl Drop for Mesh {
-    /// What has been said last, such as the final message of an operation or why it failed, is heard although the
+    /// What has been said last, such as the final message of an operation or why it failed, is received although the
     /// program goes at once.
     fn drop(&mut self) {
         if std::thread::panicking() {

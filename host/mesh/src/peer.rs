@@ -125,17 +125,17 @@ pub struct Peer {
     /// Ranges that it reads here, with the operation.
     serves: VecDeque<Read>,
     /// The stream takes nothing more, for this reason of the system. What the peer has said before it went is still to
-    /// be heard: it may say why.
+    /// be taken: it may say why.
     mute: Option<u16>,
     /// It has said all that it had to say, and has gone; frames of it are held. The system's code of its end.
     ended: Option<u16>,
-    /// Nothing more can be said to it, and nothing is heard from it.
+    /// Nothing more can be said to it, and nothing is taken from it.
     pub closed: bool,
     /// Nobody waits for it any more.
     pub(crate) forgotten: bool,
     /// It has said that it leaves.
     left: bool,
-    /// It has gone, or does not keep to the protocol: that, and the system's code, is still to be told.
+    /// It has gone, or does not keep to the protocol: that, and the system's code, is still to be reported.
     pub breaks: Option<u16>,
 }
 
@@ -220,20 +220,20 @@ impl Peer {
     }
 
     /// The peer takes nothing more. It has gone, and most often in good order, with a reason that has come and is not
-    /// heard yet.
+    /// taken yet.
     fn fall_silent(&mut self, error: &io::Error) {
         self.forget();
         self.mute = Some(code(error));
     }
 
-    /// Nothing more is heard from the peer, for this reason.
+    /// Nothing more is taken from the peer, for this reason.
     pub(super) fn accuse(&mut self, why: String) {
         tracing::error!(rank = self.rank, address = %self.address, why, "a connection is closed");
         self.fault.get_or_insert(why);
         self.distrust();
     }
 
-    /// A peer has said what cannot be: nothing more is heard from it.
+    /// A peer has said what cannot be: nothing more is taken from it.
     pub fn distrust(&mut self) {
         self.stream.shutdown();
         self.left = false;

@@ -3,7 +3,7 @@
 //! Such a stranger is bounded in time and memory, and so is their number, in all and for each address. Where there is
 //! no room for one more, the oldest goes: first one that has said nothing, and of the others none that has only just
 //! come. A rank that had to go connects again ([`dial`](super::dial)). Whoever has proven that it is a rank is a
-//! stranger no more, and never goes. Strangers are heard in the order in which they have come.
+//! stranger no more, and never goes. Strangers are handled in the order in which they have come.
 //!
 //! They want to reach a rank, or aggregators that are no ranks. To those a rank says first, in clear, what it wants.
 
@@ -127,7 +127,7 @@ struct Stranger {
 enum Fate {
     Stays,
     Goes(Option<HandshakeError>),
-    /// It is told why it goes.
+    /// It is sent the reason why it goes.
     Turned(String),
     /// It has proven who it is.
     Proven(Proven, Option<Greeting>),
@@ -247,7 +247,7 @@ impl Stranger {
                         Err(error) => Fate::Goes(Some(error)),
                     });
                 }
-                // It has begun with what somebody else is to be told.
+                // It has begun with what somebody else is to receive.
                 (Step::Greeting | Step::Hello(_), _) => return Ok(Fate::Goes(Some(HandshakeError::Foreign))),
             }
         }
@@ -272,7 +272,7 @@ fn wanted(key: &Key, bytes: &[u8]) -> Result<Wanted, Unheard> {
     }
 }
 
-/// A stranger that is to be told why it is not taken.
+/// A stranger that is to be sent the reason why it is not taken.
 #[derive(Debug)]
 pub struct Turned {
     stream: TcpStream,
@@ -361,7 +361,7 @@ impl Strangers {
         self.all.iter().map(|stranger| stranger.until).min()
     }
 
-    /// Those that are to be told why they are not taken, since this was last asked.
+    /// Those that are to be sent the reason why they are not taken, since this was last asked.
     pub fn take_turned(&mut self) -> Vec<Turned> {
         std::mem::take(&mut self.turned)
     }
@@ -427,8 +427,8 @@ impl Strangers {
     fn accept(&mut self, host: &Host<'_>, watch: &mut dyn Watch) {
         self.stuck = false;
         self.accept_from(|| accept_tcp(host.listener), host, watch);
-        if let Some(door) = host.shared {
-            self.accept_from(|| accept_shared(door), host, watch);
+        if let Some(listener) = host.shared {
+            self.accept_from(|| accept_shared(listener), host, watch);
         }
     }
 
@@ -549,8 +549,8 @@ fn accept_tcp(listener: &TcpListener) -> io::Result<(Caller, Address)> {
     Ok((Caller::Tcp(stream), Address::Tcp(Some(address))))
 }
 
-fn accept_shared(door: &UnixListener) -> io::Result<(Caller, Address)> {
-    let (socket, _) = door.accept()?;
+fn accept_shared(listener: &UnixListener) -> io::Result<(Caller, Address)> {
+    let (socket, _) = listener.accept()?;
     socket.set_nonblocking(true)?;
     check_user(&socket)?;
     Ok((Caller::Shared(socket, None), Address::Shared))

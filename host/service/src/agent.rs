@@ -1,10 +1,10 @@
 //! Service process: carries out what its state machine decides, over a card's function.
 //!
-//! It says and hears messages ([`wire`]), and has the card read from host memory into host memory, by alias keys: but
-//! for staged collectives no byte of the ranks' data is in its own memory. It has no thread, and no clock but that of
-//! its card's provider, for chunks of multicasts that do not come: whoever has it calls [`Agent::progress`]. How
+//! It sends and receives messages ([`wire`]), and has the card read from host memory into host memory, by alias keys:
+//! but for staged collectives no byte of the ranks' data is in its own memory. It has no thread, and no clock but that
+//! of its card's provider, for chunks of multicasts that do not come: whoever has it calls [`Agent::progress`]. How
 //! connections are made is its owner's business; a connection whose other end is gone is seen when something is sent to
-//! it, or told by [`Agent::lose`].
+//! it, or reported by [`Agent::lose`].
 
 mod bound;
 mod calls;
@@ -13,12 +13,12 @@ mod declined;
 mod faults;
 mod groups;
 mod limits;
-mod look;
 mod multicast;
 mod offers;
 mod program;
 mod reach;
 mod staged;
+mod status;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,11 +38,11 @@ pub use counts::AgentCounts;
 use declined::Declined;
 use faults::Doubt;
 pub use limits::AgentLimits;
-pub use look::AgentLook;
 use offers::{Offer, Offers};
 use program::Program;
 use reach::Reach;
 use staged::StagedGroups;
+pub use status::AgentLook;
 
 use crate::error::Result;
 use crate::links::{Ends, Fault, Lane, LinkEnd, LinkEvent, Links, PeerId, Transfer};
@@ -71,7 +71,7 @@ struct Member {
 
 #[derive(Debug)]
 struct GroupState {
-    told: Group,
+    given: Group,
     topology: Arc<Topology>,
     own: u32,
     endpoints: Vec<Endpoint>,
@@ -127,7 +127,7 @@ pub struct Agent {
     list: Arc<Mutex<SharedList>>,
     peers: BTreeMap<PeerId, Role>,
     groups: BTreeMap<u32, GroupState>,
-    /// What other processes have said of groups that no rank has told of here yet.
+    /// What other processes have said of groups that no rank here has described yet.
     announced: BTreeMap<(PeerId, u32), Announced>,
     /// Groups that do not come about.
     declined: Declined,
@@ -143,7 +143,7 @@ pub struct Agent {
     /// Messages that the machine takes after a completion.
     held: BTreeMap<(PeerId, u32), VecDeque<Early>>,
     reads: BTreeMap<u64, Reading>,
-    /// Flags on their way, and what they tell whom.
+    /// Flags on their way: the collective and the rank that each of them is for.
     flags: BTreeMap<u64, (ContextId, u32)>,
     next_token: u64,
     events: VecDeque<Event>,
@@ -280,10 +280,10 @@ impl Agent {
         while let Some(what) = self.incoming.pop_front() {
             any = true;
             match what {
-                Incoming::Message(from, bytes) => self.hear(from, &bytes)?,
+                Incoming::Message(from, bytes) => self.receive(from, &bytes)?,
                 Incoming::Transferred(token, error) => {
                     if error.is_some() {
-                        self.look_at_lanes();
+                        self.check_lanes();
                     }
                     self.transferred(token, error)?;
                     self.explain_all()?;
@@ -312,7 +312,7 @@ impl Agent {
     }
 
     /// Says something to a rank, if it is still there.
-    fn tell(&mut self, rank: u32, context: ContextId, body: Body<'_>) -> Result<()> {
+    fn say_to_rank(&mut self, rank: u32, context: ContextId, body: Body<'_>) -> Result<()> {
         let Some(peer) = self.peer_of(context.group, rank) else { return Ok(()) };
         self.say(peer, context, body)
     }
@@ -350,7 +350,7 @@ impl Agent {
         self.part_with(peer);
     }
 
-    fn hear(&mut self, from: PeerId, bytes: &[u8]) -> Result<()> {
+    fn receive(&mut self, from: PeerId, bytes: &[u8]) -> Result<()> {
         let packet = match wire::decode(bytes) {
             Ok(packet) => packet,
             Err(error) => {
@@ -363,13 +363,13 @@ impl Agent {
             self.counts.task_bytes += bytes.len() as u64;
         }
         match self.peers.get(&from) {
-            Some(Role::Program(_)) => self.hear_program(from, context, packet.body),
-            Some(Role::Process(_)) => self.hear_process(from, context, packet.body),
+            Some(Role::Program(_)) => self.receive_from_program(from, context, packet.body),
+            Some(Role::Process(_)) => self.receive_from_process(from, context, packet.body),
             None => Ok(()),
         }
     }
 
-    fn hear_program(&mut self, from: PeerId, context: ContextId, body: Body<'_>) -> Result<()> {
+    fn receive_from_program(&mut self, from: PeerId, context: ContextId, body: Body<'_>) -> Result<()> {
         let Some(Role::Program(program)) = self.peers.get_mut(&from) else { return Ok(()) };
         match body {
             Body::KeyExport(export) if export.form != KeyForm::Memory => self.take_bound_key(from, context, &export),
@@ -387,7 +387,7 @@ impl Agent {
             }
             Body::GroupCreate(part) => match program.groups.add(context, part) {
                 Ok(Some(group)) => {
-                    // It may tell of a group of that number again, once it was refused or has left.
+                    // It may describe a group of that number again, once it was refused or has left.
                     program.forget_groups();
                     self.create_group(from, group)
                 }
@@ -463,12 +463,12 @@ impl Agent {
         }
     }
 
-    fn hear_process(&mut self, from: PeerId, context: ContextId, body: Body<'_>) -> Result<()> {
+    fn receive_from_process(&mut self, from: PeerId, context: ContextId, body: Body<'_>) -> Result<()> {
         match body {
             Body::Joined { from: process, to, joined: Ok(joined) } => self.join(from, context, (process, to), joined),
             Body::Joined { from: process, to, joined: Err(refused) } => {
                 match self.groups.get(&context.group) {
-                    Some(group) if group.told.head().communicator == refused.communicator => {
+                    Some(group) if group.given.head().communicator == refused.communicator => {
                         if self.process_peer(context.group, process) == Some(from) {
                             self.refuse_group(context.group, refused.refused)?;
                         }
@@ -479,8 +479,8 @@ impl Agent {
                 }
                 Ok(())
             }
-            Body::Task(task) => self.hear_task(from, context, &task),
-            Body::Staged { from: process, to, message } => self.hear_staged(from, context, (process, to), message),
+            Body::Task(task) => self.receive_task(from, context, &task),
+            Body::Staged { from: process, to, message } => self.receive_staged(from, context, (process, to), message),
             Body::Process { from: process, to, message } => {
                 let group = self.groups.get(&context.group);
                 let is_it = self.process_peer(context.group, process) == Some(from);
@@ -554,8 +554,8 @@ impl Agent {
             return Ok(());
         }
         if let Some((context, rank)) = self.flags.remove(&token) {
-            // Where no flag can be written, a message tells.
-            return if error.is_some() { self.tell(rank, context, Body::Done { rank }) } else { Ok(()) };
+            // Where no flag can be written, a message reports the end.
+            return if error.is_some() { self.say_to_rank(rank, context, Body::Done { rank }) } else { Ok(()) };
         }
         let Some(reading) = self.reads.get_mut(&token) else { return Ok(()) };
         reading.parts -= 1;
@@ -665,7 +665,7 @@ impl Agent {
             }
             Action::Fail { rank, context, failure } => {
                 self.end_call(context, rank, false);
-                self.tell(rank, context, Body::Failed { rank, failure })?;
+                self.say_to_rank(rank, context, Body::Failed { rank, failure })?;
                 // Its answers may never come.
                 let Some(peer) = self.peer_of(context.group, rank) else { return Ok(()) };
                 self.offers.end(peer, context, rank);
@@ -683,7 +683,7 @@ impl Agent {
     fn complete(&mut self, rank: u32, context: ContextId) -> Result<()> {
         let group = self.groups.get(&context.group);
         let flags = group.and_then(|group| Some((group.own, &group.lanes, group.members.get(&rank)?.flags?)));
-        let Some((own, lanes, flags)) = flags else { return self.tell(rank, context, Body::Done { rank }) };
+        let Some((own, lanes, flags)) = flags else { return self.say_to_rank(rank, context, Body::Done { rank }) };
         let Region { address, key, .. } = flags.place(context.collective);
         let lane = lanes[own as usize];
         let token = self.token();

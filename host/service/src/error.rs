@@ -11,7 +11,7 @@ pub enum Error {
     /// The card, or its library.
     #[error(transparent)]
     Card(#[from] flexio::Error),
-    /// A message that cannot be: what a caller has given cannot be told.
+    /// A message that cannot be: what a caller has given cannot be encoded.
     #[error(transparent)]
     Format(#[from] FormatError),
     /// Counts and displacements that cannot be.

@@ -8,8 +8,8 @@ use crate::error::Result;
 
 /// A key of a rank as its service process makes an alias of it. Ranks are of the process's own card; the card itself
 /// finds others.
-pub(crate) fn export(pd: &ProtectionDomain, told: &wire::KeyExport) -> Result<KeyExport> {
-    let wire::KeyExport { region: Region { address, key, bytes }, rights, virtual_hca, access_key, .. } = *told;
+pub(crate) fn export(pd: &ProtectionDomain, announced: &wire::KeyExport) -> Result<KeyExport> {
+    let wire::KeyExport { region: Region { address, key, bytes }, rights, virtual_hca, access_key, .. } = *announced;
     let parts = [
         (rights.local_write, Access::LOCAL_WRITE),
         (rights.remote_write, Access::REMOTE_WRITE),
@@ -36,8 +36,8 @@ const fn rights(access: Access) -> Rights {
     }
 }
 
-/// A key as a rank tells its service process of it.
-pub(crate) fn told(export: &KeyExport, generation: u32) -> wire::KeyExport {
+/// A key as a rank announces it to its service process.
+pub(crate) fn announced(export: &KeyExport, generation: u32) -> wire::KeyExport {
     let KeyExport { vhca, key, addr, len, access, access_key, .. } = *export;
     wire::KeyExport {
         form: KeyForm::Memory,
@@ -51,7 +51,7 @@ pub(crate) fn told(export: &KeyExport, generation: u32) -> wire::KeyExport {
 
 /// A key of a pool, which reaches nothing yet.
 pub(crate) fn pooled(export: &KeyExport) -> wire::KeyExport {
-    wire::KeyExport { form: KeyForm::Pool, ..told(export, 0) }
+    wire::KeyExport { form: KeyForm::Pool, ..announced(export, 0) }
 }
 
 /// A key of a pool that is bound to memory at an address of the host.

@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::net::keyed_hash;
 
 /// Messages of a peer that its receives hold. What comes behind them waits until its card tries again, which is long
-/// beside a message.
+/// compared with a message.
 pub(crate) const RECEIVES: u32 = 16;
 /// Transfers on their way on a lane: what a card takes of Reads from one queue pair. Further ones wait here.
 const TRANSFERS: u32 = 16;
@@ -192,8 +192,8 @@ pub(crate) struct Links {
     done: Vec<Completion>,
     /// Transfers that have failed without having been posted.
     refused: VecDeque<(u64, Fault)>,
-    /// A message that is being heard; kept for its room.
-    heard: Vec<u8>,
+    /// Buffer of the message that is being handled; kept for its room.
+    buffer: Vec<u8>,
 }
 
 impl Links {
@@ -201,8 +201,8 @@ impl Links {
     pub(crate) fn new(pd: &ProtectionDomain, peers: u32, most_lanes: u32, sends: u32) -> Result<Self> {
         let depth = peers.saturating_mul(RECEIVES + sends).saturating_add(most_lanes.saturating_mul(TRANSFERS));
         let cq = CompletionQueue::new(pd.device(), depth.max(1))?;
-        let (peers, lanes, done, refused, heard) = Default::default();
-        Ok(Self { pd: pd.clone(), cq, sends, most_lanes, peers, lanes, done, refused, heard })
+        let (peers, lanes, done, refused, buffer) = Default::default();
+        Ok(Self { pd: pd.clone(), cq, sends, most_lanes, peers, lanes, done, refused, buffer })
     }
 
     fn end(&self, qpn: u32, nonce: [u8; SIDE_NONCE_BYTES]) -> LinkEnd {
@@ -227,7 +227,7 @@ impl Links {
         Ok((PeerId(index as u32), end))
     }
 
-    /// Connects to the other end. Before anything else goes a greeting, and nothing is heard before the other end's.
+    /// Connects to the other end. Before anything else goes a greeting, and nothing is taken before the other end's.
     pub(crate) fn connect(&mut self, peer: PeerId, far: LinkEnd) -> Result<()> {
         let own = self.peer_mut(peer).map(|peer| (peer.pair.qpn(), peer.nonce));
         let own = own.map(|(qpn, nonce)| self.end(qpn, nonce).side());
@@ -238,7 +238,7 @@ impl Links {
         self.post(peer)
     }
 
-    /// Ends a connection: nothing more is heard of it.
+    /// Ends a connection: nothing more is reported of it.
     pub(crate) fn close(&mut self, peer: PeerId) {
         if let Some(slot) = self.peers.get_mut(peer.0 as usize) {
             *slot = None;
@@ -256,7 +256,7 @@ impl Links {
     }
 
     /// Sends a message; at once if there is room, else when there is. One for a peer that is gone is dropped: that it
-    /// is gone has been told.
+    /// is gone has been reported.
     pub(crate) fn send(&mut self, to: PeerId, message: Vec<u8>) -> Result<()> {
         debug_assert!(message.len() <= wire::MAX_BYTES, "{} bytes", message.len());
         if let Some(peer) = self.peer_mut(to).filter(|peer| peer.is_open) {
@@ -338,7 +338,7 @@ impl Links {
         Ok(lane)
     }
 
-    /// Ends a lane. Nothing more is heard of its transfers, which may still be under way until this returns.
+    /// Ends a lane. Nothing more is reported of its transfers, which may still be under way until this returns.
     pub(crate) fn close_lane(&mut self, lane: Lane) {
         if let Some(slot) = self.lanes.get_mut(lane.0 as usize) {
             *slot = None;
@@ -349,7 +349,7 @@ impl Links {
         self.lanes.get_mut(lane.0 as usize).and_then(Option::as_mut)
     }
 
-    /// Begins a transfer; its end is told as [`LinkEvent::Transferred`] with `token`.
+    /// Begins a transfer; its end is reported as [`LinkEvent::Transferred`] with `token`.
     pub(crate) fn transfer(
         &mut self,
         lane: Lane,
@@ -417,7 +417,7 @@ impl Links {
         self.peers.iter().flatten().count() + lanes
     }
 
-    /// Tells what has happened since the last call. Returns whether anything has.
+    /// Reports what has happened since the last call. Returns whether anything has.
     pub(crate) fn poll(&mut self, mut take: impl FnMut(&mut Self, LinkEvent<'_>) -> Result<()>) -> Result<bool> {
         let mut any = false;
         while let Some((token, fault)) = self.refused.pop_front() {
@@ -457,21 +457,21 @@ impl Links {
             state.sends -= 1;
             return self.post(peer);
         }
-        let mut heard = std::mem::take(&mut self.heard);
-        heard.resize(completion.byte_len.min(wire::MAX_BYTES as u32) as usize, 0);
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(completion.byte_len.min(wire::MAX_BYTES as u32) as usize, 0);
         let mut is_greeting = Ok(false);
         if let Some(state) = self.peer_mut(peer) {
-            state.memory.read((u64::from(slot) * SLOT_BYTES) as usize, &mut heard)?;
+            state.memory.read((u64::from(slot) * SLOT_BYTES) as usize, &mut buffer)?;
             let acquaintance = state.far.as_mut().map(|(_, acquaintance)| acquaintance);
-            is_greeting = acquaintance.map_or(Ok(false), |one| one.hear(&heard, &keyed_hash));
+            is_greeting = acquaintance.map_or(Ok(false), |one| one.hear(&buffer, &keyed_hash));
         }
         self.post_receive(index as usize, slot)?;
         let taken = match is_greeting {
             Ok(true) => Ok(()),
-            Ok(false) => take(self, LinkEvent::Message { from: peer, bytes: &heard }),
+            Ok(false) => take(self, LinkEvent::Message { from: peer, bytes: &buffer }),
             Err(stranger) => self.refuse(peer, stranger, take),
         };
-        self.heard = heard;
+        self.buffer = buffer;
         taken
     }
 
@@ -502,14 +502,14 @@ impl Links {
             self.post_transfers(lane)?;
             return take(self, LinkEvent::Transferred { token, error: None });
         }
-        // What follows fails with it; the first tells why.
+        // What follows fails with it; the first says why.
         let fault = *state.failed.get_or_insert_with(|| Fault::new(completion.status, ends));
         let waiting: Vec<u64> = state.waiting.drain(..).map(|(token, ..)| token).collect();
         self.refused.extend(waiting.into_iter().map(|token| (token, fault)));
         take(self, LinkEvent::Transferred { token, error: Some(fault) })
     }
 
-    /// Why a lane has failed, if it has; `Err` while transfers are under way that will tell whether it has.
+    /// Why a lane has failed, if it has; `Err` while transfers are under way that will show whether it has.
     pub(crate) fn fault(&self, lane: Lane) -> std::result::Result<Option<Fault>, ()> {
         match self.lanes.get(lane.0 as usize).and_then(Option::as_ref) {
             Some(LanePair { failed: None, under_way, .. }) if !under_way.is_empty() => Err(()),

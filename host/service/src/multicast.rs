@@ -79,8 +79,8 @@ const fn mixed(communicator: u64, group: u32) -> u64 {
     (communicator ^ (group as u64) << 40).wrapping_add(0x6A09_E667_F3BC_C909).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Multicast address and queue key of a group. Addresses of different groups may coincide; then the card keeps them
-/// apart by the queue key, and what comes is taken from the queue pairs of the group alone.
+/// Multicast address and queue key of a group. Addresses of different groups may coincide; then the card
+/// distinguishes them by the queue key, and what comes is taken from the queue pairs of the group alone.
 fn address(communicator: u64, group: u32) -> Result<(MulticastGroup, u32)> {
     let mixed = mixed(communicator, group);
     let [_, a, b, c] = ((mixed >> 32) as u32 ^ mixed as u32).to_be_bytes();
@@ -161,7 +161,7 @@ impl Datagrams {
         self.slots as u64 * self.slot_bytes as u64
     }
 
-    /// Sends memory that `lkey` names in chunks; [`Datagrams::poll`] tells of the end with `token`. The first chunk has
+    /// Sends memory that `lkey` names in chunks; [`Datagrams::poll`] reports the end with `token`. The first chunk has
     /// this immediate, each other one more.
     pub(crate) fn send(&mut self, token: u64, (from, lkey): (u64, u32), bytes: u64, immediate: u32) {
         self.waiting.push_back(Sending { token, from, lkey, bytes, immediate });
@@ -197,7 +197,7 @@ impl Datagrams {
         }
     }
 
-    /// Tells which runs are over, and hands chunks that have come to `take`, with the ring. `again`: those that came
+    /// Reports which runs are over, and hands chunks that have come to `take`, with the ring. `again`: those that came
     /// early, too. Returns whether there was anything.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The host's side of a service process: a program whose ranks have their collectives carried out by the card's Arm
 //! cores.
 //!
-//! The program posts a call and computes. A flag in its own memory tells that the data is there: between the two it
+//! The program posts a call and computes. A flag in its own memory shows that the data is there: between the two it
 //! need not call anything.
 
 mod memory;
@@ -51,7 +51,7 @@ struct Membership {
     ranks: u32,
     flags: MemoryId,
     accepted: Option<std::result::Result<(), Refused>>,
-    flags_told: bool,
+    flags_sent: bool,
     next: u32,
     has_left: bool,
     staged: StagedMember,
@@ -140,9 +140,9 @@ impl Client {
         self.links.send(self.process, bytes)
     }
 
-    /// Tells of a group, as one of its ranks; [`Client::has_joined`] tells when it can be used. A group that comes
-    /// after another one with its number has another communicator, such as a random one: by that a process tells what
-    /// is late of the former group from what is of this one.
+    /// Describes a group, as one of its ranks; [`Client::has_joined`] says when it can be used. A group that comes
+    /// after another one with its number has another communicator, such as a random one: by that a process
+    /// distinguishes what is late of the former group from what is of this one.
     ///
     /// # Errors
     /// The card refuses memory for flags; [`Error::Format`], [`Error::Gone`].
@@ -154,8 +154,8 @@ impl Client {
         // It stays as long as the group: a key of the pool has better uses.
         let flags = self.share_by_own_key(MemoryRegion::register(&self.pd, flags, access)?)?;
         let head = *group.head();
-        let (accepted, flags_told, next, has_left) = (None, false, 0, false);
-        let membership = Membership { ranks: head.ranks, flags, accepted, flags_told, next, has_left, staged };
+        let (accepted, flags_sent, next, has_left) = (None, false, 0, false);
+        let membership = Membership { ranks: head.ranks, flags, accepted, flags_sent, next, has_left, staged };
         self.members.insert((group.context().group, head.rank), membership);
         for part in group.parts() {
             self.say(group.context(), Body::GroupCreate(part?))?;
@@ -174,21 +174,21 @@ impl Client {
         }
         let Some(accepted) = membership.accepted else { return Ok(false) };
         accepted.map_err(Error::Refused)?;
-        if membership.flags_told {
+        if membership.flags_sent {
             return Ok(true);
         }
         let Some(region) = self.key(membership.flags)? else { return Ok(false) };
         let region = Region { bytes: FLAGS * FLAG_BYTES, ..region };
         self.say(ContextId { group, collective: 0 }, Body::Flags { rank, flags: Flags::new(region)? })?;
         if let Some(membership) = self.members.get_mut(&(group, rank)) {
-            membership.flags_told = true;
+            membership.flags_sent = true;
         }
         Ok(true)
     }
 
     /// The next collective of a rank.
     fn begin(&self, group: u32, rank: u32) -> Result<(ContextId, u32)> {
-        let membership = self.members.get(&(group, rank)).filter(|membership| membership.flags_told);
+        let membership = self.members.get(&(group, rank)).filter(|membership| membership.flags_sent);
         let order =
             Error::Order { what: "a collective of a group that has not been joined", next: "wait for `has_joined`" };
         let membership = membership.ok_or(order)?;
@@ -208,7 +208,7 @@ impl Client {
         Ok(context)
     }
 
-    /// Calls a non-blocking Alltoallv. The buffers are the service process's until [`Client::end`] tells of the end.
+    /// Calls a non-blocking Alltoallv. The buffers are the service process's until [`Client::end`] reports the end.
     ///
     /// # Errors
     /// [`Error::Call`], [`Error::Format`], [`Error::Order`], [`Error::Gone`].
@@ -220,7 +220,7 @@ impl Client {
     }
 
     /// Calls a non-blocking Allgatherv; `send` is none in place. `copies` says who copies blocks inside a host, alike
-    /// on all ranks: with [`LocalCopies::Host`] this program, as [`Client::next_copy`] tells; with
+    /// on all ranks: with [`LocalCopies::Host`] this program, as [`Client::next_copy`] says; with
     /// [`LocalCopies::Card`] nobody has to call anything until the flag.
     ///
     /// # Errors
@@ -240,7 +240,7 @@ impl Client {
         self.post(&start)
     }
 
-    /// Whether a collective has ended well, by its flag in this program's memory alone: no queue is looked at. So it
+    /// Whether a collective has ended well, by its flag in this program's memory alone: no queue is polled. So it
     /// has where a later one has taken the place of its flag, unless it has failed, which [`Client::end`] knows.
     ///
     /// # Errors
@@ -252,7 +252,7 @@ impl Client {
         Ok(has_passed(seen, context.collective))
     }
 
-    /// How a collective has ended, if it has: looks at the flag, and at what has been told.
+    /// How a collective has ended, if it has: reads the flag, and what has been reported.
     ///
     /// # Errors
     /// [`Error::Failed`], [`Error::Refused`], [`Error::Gone`].
@@ -269,7 +269,7 @@ impl Client {
         }
     }
 
-    /// The rank calls nothing more; [`Client::has_left`] tells when nothing goes to its memory any more.
+    /// The rank calls nothing more; [`Client::has_left`] says when nothing goes to its memory any more.
     ///
     /// # Errors
     /// [`Error::Gone`].
@@ -320,12 +320,12 @@ impl Client {
         any |= !self.incoming.is_empty();
         while let Some(bytes) = self.incoming.pop_front() {
             let Packet { context, body } = wire::decode(&bytes)?;
-            self.hear(context, body);
+            self.receive(context, body);
         }
         Ok(any)
     }
 
-    /// Takes what has come, to be heard later.
+    /// Takes what has come, to be handled later.
     fn collect(&mut self) -> Result<bool> {
         let Self { links, incoming, is_gone, .. } = self;
         links.poll(|_, event| {
@@ -338,7 +338,7 @@ impl Client {
         })
     }
 
-    fn hear(&mut self, context: ContextId, body: Body<'_>) {
+    fn receive(&mut self, context: ContextId, body: Body<'_>) {
         let member = |members: &mut BTreeMap<_, Membership>, rank: u32, then: &dyn Fn(&mut Membership)| {
             members.get_mut(&(context.group, rank)).map(then);
         };

@@ -56,7 +56,7 @@ pub enum SessionError {
         waited: Duration,
     },
     /// It has ended the connection without a word.
-    #[error("the service process on {address} has ended the connection in the greeting: its log tells why")]
+    #[error("the service process on {address} has ended the connection in the greeting: its log says why")]
     Closed {
         /// Where.
         address: SocketAddr,
@@ -245,7 +245,7 @@ impl Session {
             })?;
             let body =
                 wire::decode(&bytes).map_err(|error| SessionError::of(address, GreetingError::Format(error)))?.body;
-            match outgoing.hear(&body) {
+            match outgoing.receive(&body) {
                 Ok(Step::Say(body)) => sender.say(body).map_err(closed)?,
                 Ok(Step::Establish(session)) => {
                     sender.tags = Some(MessageTags::new(&session.send));
@@ -276,7 +276,7 @@ impl Session {
             return Err(SessionError::Closed { address });
         };
         client.offer_keys(keys)?;
-        life.heard(None, Instant::now());
+        life.received(None, Instant::now());
         let shared = Arc::new(Shared { leaves: false.into(), end: None.into(), sender: sender.into() });
         let watched = Arc::clone(&shared);
         let watch = move || {
@@ -293,7 +293,7 @@ impl Session {
         &mut self.client
     }
 
-    /// The same to look at flags alone.
+    /// The same to read flags alone.
     #[must_use]
     pub const fn look(&self) -> &Client {
         &self.client
@@ -352,8 +352,8 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// Says goodbye, and waits a moment until the service process has heard it: ranks that have left their groups are
-    /// missed by nobody. Those that have not count as dead.
+    /// Says goodbye, and waits a moment until the service process has received it: ranks that have left their groups
+    /// are missed by nobody. Those that have not count as dead.
     fn drop(&mut self) {
         self.shared.leaves.store(true, Ordering::Release);
         let mut sender = self.shared.sender();
@@ -389,7 +389,7 @@ fn watch(mut stream: TcpStream, mut frames: Frames, mut life: Life, shared: &Sha
             };
             let now = Instant::now();
             match wire::decode(&bytes).map(|packet| packet.body) {
-                Ok(Body::Heartbeat(heartbeat)) => life.heard(Some(&heartbeat), now),
+                Ok(Body::Heartbeat(heartbeat)) => life.received(Some(&heartbeat), now),
                 Ok(Body::Goodbye) => return End::Stopped,
                 _ => return End::Died,
             }
@@ -413,7 +413,7 @@ fn watch(mut stream: TcpStream, mut frames: Frames, mut life: Life, shared: &Sha
         match frames.fill(&mut stream) {
             Ok(Filled::Some) => {}
             Ok(Filled::Nothing) if leaves && Instant::now() >= farewell => return End::Silent,
-            // Judged after a look at what has come, so that a program that was halted does not take its own sleep for
+            // Judged after a poll of what has come, so that a program that was halted does not take its own sleep for
             // the other's.
             Ok(Filled::Nothing) if life.is_silent(Instant::now()) => return End::Silent,
             Ok(Filled::Nothing) => {}

@@ -28,8 +28,8 @@ use processes::libraries;
 /// Longest that anything here may take; it is far less.
 const BOUND: Duration = Duration::from_secs(60);
 
-fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    processes::until(what, BOUND, look)
+fn until<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
+    processes::until(what, BOUND, poll)
 }
 
 fn free_ports() -> [u16; 3] {
@@ -165,10 +165,10 @@ impl Drop for Running {
     }
 }
 
-fn failed(output: &Output, told: &[&str]) {
+fn failed(output: &Output, words: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{text}");
-    told.iter().for_each(|word| assert!(text.contains(word), "{word:?} is not in {text}"));
+    words.iter().for_each(|word| assert!(text.contains(word), "{word:?} is not in {text}"));
 }
 
 /// How the process at a port answers a HELLO.
@@ -207,7 +207,7 @@ fn a_configuration_is_checked_without_a_card() {
 }
 
 #[test]
-fn a_daemon_tells_of_itself_and_is_the_only_one_of_its_card() {
+fn a_daemon_reports_its_state_and_is_the_only_one_of_its_card() {
     let folder = Folder::new();
     let mut running = folder.start();
     let status = folder.status();
@@ -332,10 +332,10 @@ fn a_program_of_ranks() {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     let client = session.client();
     let region = MemoryRegion::register(&pd, HostBuffer::zeroed(64).expect("memory"), access).expect("registered");
-    let memory = client.share(region).expect("told");
+    let memory = client.share(region).expect("shared");
     let place = Place { locality: Locality { host: 0, socket: 0 }, core: NO_CORE, process: endpoint };
     for rank in [0, 1] {
-        client.join(&Group::new(1, 1, rank, 1, &[place; 2]).expect("a group")).expect("told");
+        client.join(&Group::new(1, 1, rank, 1, &[place; 2]).expect("a group")).expect("sent");
     }
     let key = until("the group", || {
         session.progress().expect("it goes on");
@@ -372,7 +372,7 @@ fn a_second_signal_ends_a_daemon_at_once_while_a_collective_is_under_way() {
     assert!(running.child.try_wait().expect("a child").is_none(), "{}", running.log());
     running.signal(Signal::SIGTERM);
     assert!(running.ended().success(), "{}", running.log());
-    assert!(running.log().contains("told to stop once more"), "{}", running.log());
+    assert!(running.log().contains("asked to stop once more"), "{}", running.log());
     // Nobody has said goodbye.
     assert_eq!(ranks.says(), "Died: the service process is gone: start it anew, and make a new connection to it");
     // Its place is free: the socket of the card, that of the status, and the ports.
@@ -381,13 +381,13 @@ fn a_second_signal_ends_a_daemon_at_once_while_a_collective_is_under_way() {
     assert!(again.ended().success(), "{}", again.log());
 }
 
-/// A rank whose card is there, but no daemon where it looks for one.
+/// A rank whose card is there, but no daemon where it expects one.
 #[test]
-fn a_rank_is_told_at_once_that_no_daemon_listens() {
+fn a_rank_learns_at_once_that_no_daemon_listens() {
     let folder = Folder::new();
     let _running = folder.start();
     let [nobody, _, _] = free_ports();
-    let told = Ranks::start(&folder, nobody).says();
+    let answer = Ranks::start(&folder, nobody).says();
     let expected = format!("absent true no service process listens on 127.0.0.1:{nobody}");
-    assert!(told.starts_with(&expected) && told.contains("start flexcast-service"), "{told}");
+    assert!(answer.starts_with(&expected) && answer.contains("start flexcast-service"), "{answer}");
 }

@@ -138,7 +138,7 @@ pub unsafe fn wr_local_inv(qp: *mut ibv_qp_ex, key: u32) -> bool {
 }
 
 /// `mlx5dv_wr_mr_list`: adds to the batch a request that binds a key over other keys to a list; false where the
-/// provider has no such call. What is wrong with the request is told by [`wr_complete`].
+/// provider has no such call. What is wrong with the request is returned by [`wr_complete`].
 ///
 /// # Safety
 /// As the C function: `direct` must be of a live queue pair with a batch that this thread has begun, `mkey` live, and

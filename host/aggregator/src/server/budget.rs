@@ -43,7 +43,7 @@ impl Reservation {
         self.budget.taken.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
     }
 
-    /// Takes at least as much as so many shards need, all workers' receive spots included.
+    /// Takes at least as much as so many shards need, all workers' receive slots included.
     ///
     /// # Errors
     /// There is not so much: what would fit.

@@ -7,14 +7,14 @@ use super::budget::Reservation;
 use flexcast::aggregation::settings_of;
 use flexcast::p2p::sparse::{self, Aggregator, Call, Config, Party};
 
-/// How often completions are looked for between two looks at the connections.
-const LOOKS: u32 = 32;
+/// How often completions are polled between two polls of the connections.
+const POLLS: u32 = 32;
 
-/// What adds, and what workers have told of it.
+/// What adds, and what workers have announced for it.
 #[derive(Debug)]
 pub(super) struct Cards {
     pd: ProtectionDomain,
-    /// By rank: its endpoint, until all have told theirs.
+    /// By rank: its endpoint, until all have announced theirs.
     endpoints: Vec<Option<Vec<u8>>>,
     /// Connected with all workers.
     aggregator: Option<Aggregator>,
@@ -87,17 +87,17 @@ impl Cards {
         self.wanted = Some(call);
     }
 
-    /// Adds what has come. Tells whether anything has happened.
+    /// Adds what has come. Returns whether anything has happened.
     ///
     /// # Errors
-    /// The operation has failed: what workers are told.
+    /// The operation has failed: what workers are sent.
     pub(super) fn advance(&mut self) -> Result<bool, Report> {
         let Some(aggregator) = &mut self.aggregator else { return Ok(false) };
         if let Some(call) = self.wanted.take() {
             aggregator.begin(call).map_err(report)?;
         }
         let relax = self.pd.device().provider().relax();
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS {
             if aggregator.advance().map_err(report)? {
                 return Ok(true);
             }
@@ -133,7 +133,7 @@ fn no_room(error: &sparse::Error) -> String {
     )
 }
 
-/// What workers are told of an operation that has failed.
+/// What workers are sent of an operation that has failed.
 fn report(error: sparse::Error) -> Report {
     use sparse::Error;
     match error {

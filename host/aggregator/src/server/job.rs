@@ -16,9 +16,9 @@ use flexcast::aggregation::{Begun, Outgoing, Spare};
 
 /// Between two reports of whom an operation waits for: workers know by it that the aggregator lives.
 const NOTICE: Duration = Duration::from_millis(500);
-/// Longest that workers have to hear why they are not served any more, and to go.
+/// Longest that workers have to receive the reason why they are not served any more, and to go.
 const CLOSING: Duration = Duration::from_secs(2);
-/// A worker that goes in the midst of an operation may have found something wrong, and tells the others what: that may
+/// A worker that goes in the midst of an operation may have found something wrong, and notifies the others: that may
 /// come first.
 pub(super) const GRACE: Duration = Duration::from_millis(250);
 
@@ -51,7 +51,7 @@ pub(super) struct Job {
     reservation: Reservation,
     /// When a message has last been added, or an answer sent.
     progressed: Instant,
-    /// When workers have last been told whom the operation waits for.
+    /// When workers have last been sent whom the operation waits for.
     noticed: Instant,
     /// When the operation fails because a rank has gone.
     leaving: Option<(Instant, u32)>,
@@ -231,7 +231,7 @@ impl Job {
         });
     }
 
-    fn listen(&mut self, rank: u32, now: Instant, hear: impl FnOnce(&mut Peer, &mut Inbox<'_>)) {
+    fn listen(&mut self, rank: u32, now: Instant, take: impl FnOnce(&mut Peer, &mut Inbox<'_>)) {
         let Self { terms, seats, operation, latest, spare, cards, reservation, closes, .. } = self;
         let Some(seat) = seats.get_mut(rank as usize).and_then(Option::as_mut) else { return };
         let mut inbox = Inbox {
@@ -249,7 +249,7 @@ impl Job {
             end: None,
             received_bytes: 0,
         };
-        hear(&mut seat.peer, &mut inbox);
+        take(&mut seat.peer, &mut inbox);
         let Inbox { endpoint, begun, progressed, wrong, end, received_bytes, .. } = inbox;
         if wrong {
             tracing::warn!(job = %format!("{:x}", self.terms.job), rank, "a worker does not keep to the protocol");
@@ -295,7 +295,7 @@ impl Job {
         }
     }
 
-    /// Sends what can be sent, ends what is over, and watches the time. Whoever is to be waited for is told to
+    /// Sends what can be sent, ends what is over, and watches the time. Whoever is to be waited for is reported to
     /// `watcher`.
     pub(super) fn turn(&mut self, now: Instant, watcher: &mut dyn Watcher) {
         loop {
@@ -306,7 +306,7 @@ impl Job {
                 break;
             }
         }
-        self.look_at_time(now);
+        self.check_time(now);
         self.send(now);
         self.dismiss(now, watcher);
         for seat in self.seats.iter_mut().flatten() {
@@ -371,7 +371,7 @@ impl Job {
             }
             let rank = rank as u32;
             if let Some(why) = seat.peer.fault() {
-                // It is not the rank that has done this: all hear on which connection it was.
+                // It is not the rank that has done this: all learn on which connection it was.
                 let reason = format!("its connection to rank {rank} at {} {why}", seat.peer.address());
                 self.fail(&Report::Refused { reason }, now);
             } else {
@@ -394,7 +394,7 @@ impl Job {
         true
     }
 
-    fn look_at_time(&mut self, now: Instant) {
+    fn check_time(&mut self, now: Instant) {
         if let Some(at) = self.closes {
             if now >= at {
                 self.seats.iter_mut().flatten().for_each(|seat| seat.peer.close(0));
@@ -430,8 +430,8 @@ impl Job {
         [Some(self.progressed + self.timeout), Some(self.noticed + NOTICE), leaving].into_iter().flatten().min()
     }
 
-    /// The operation under way, and with it the job, has failed: all workers are told why, and are to go. Its memory is
-    /// given back at once.
+    /// The operation under way, and with it the job, has failed: all workers are sent the reason, and are to go. Its
+    /// memory is given back at once.
     pub(super) fn fail(&mut self, report: &Report, now: Instant) {
         if self.closes.is_some() {
             return;
@@ -445,14 +445,14 @@ impl Job {
                 Some(operation) => seat.peer.abandon(operation),
                 None => seat.peer.abandon(&()),
             }
-            let told = match (report, &operation) {
+            let report = match (report, &operation) {
                 (Report::Differs { rank: differs, .. }, Some(operation)) if *differs == rank => {
                     let theirs: Summary = operation.summary;
                     Report::Differs { rank: operation.first, theirs }
                 }
                 _ => report.clone(),
             };
-            seat.peer.add(MESSAGE, number, [&told.encode(), &[]]);
+            seat.peer.add(MESSAGE, number, [&report.encode(), &[]]);
             seat.peer.add(END, 0, [&[], &[]]);
         }
         self.spare = Spare::default();

@@ -1,6 +1,6 @@
 //! Server of aggregators: takes the connections of workers, and sums up for several jobs at once.
 //!
-//! [`Server`] takes the connections of workers at its door; each job is served by one of its threads, which alone
+//! [`Server`] takes the connections of workers at its listener; each job is served by one of its threads, which alone
 //! touches the job's sums. What comes is summed up as in ranks that are aggregators themselves. Workers use it where
 //! their [`flexcast::Config`] names it. The program `flexcast-aggregator` is one of these with a configuration and
 //! a status (docs/aggregator.md).

@@ -36,7 +36,7 @@ enum By {
     Cards(Called),
 }
 
-/// An operation over queue pairs, as far as connections tell of it.
+/// An operation over queue pairs, as far as connections report it.
 #[derive(Debug)]
 struct Called {
     call: Call,
@@ -121,8 +121,8 @@ impl Operation {
             }
         };
         let Some(answered) = sums.came(from, shard, come) else { return false };
-        if answered && let Some(((at, spot), _)) = sums.answer(shard) {
-            let source = Part { memory: Memory::Temporary, blocks: Span { first: at, count: spot } };
+        if answered && let Some(((first, count), _)) = sums.answer(shard) {
+            let source = Part { memory: Memory::Temporary, blocks: Span { first, count } };
             let tag = Tag::Answer(shard).number();
             self.outgoing.extend((0..self.workers).map(|to| Outgoing { to, tag, source }));
         }
@@ -178,7 +178,7 @@ impl Operation {
         }
     }
 
-    /// Whether queue pairs are to be looked at: before all workers have called the operation it cannot end, and what
+    /// Whether queue pairs are to be polled: before all workers have called the operation it cannot end, and what
     /// comes before waits there.
     pub(super) fn is_polling(&self) -> bool {
         matches!(&self.by, By::Cards(called) if !called.is_added && !called.by.contains(&false))

@@ -24,22 +24,22 @@ use socket2::{SockRef, TcpKeepalive};
 use super::budget::Budget;
 use super::registry::Registry;
 use super::status::Status;
-use super::thread::{Command, Looks, Shared, Thread};
+use super::thread::{Command, JobStatuses, Shared, Thread};
 use super::{Settings, failed, lock};
 use crate::{AggregatorError, Result};
 
 /// Most that are refused and have not gone. The oldest goes first.
 const MOST_FAREWELLS: usize = 64;
-/// Longest that one who is refused has to hear why.
+/// Longest that one who is refused has to receive the reason.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Most bytes of one who is refused that are read, so that it hears why.
+/// Most bytes of one who is refused that are read, so that it receives the reason.
 const FAREWELL_BYTES: usize = 4 << 20;
 /// How long nobody is taken where there is no room: the others wait in the system's queue. So it is when the system
 /// refuses a connection, such as for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Tokens of what wakes the door: whatever it is, all are looked at.
-const BELL: u64 = 0;
+/// Tokens of what wakes the acceptor: whatever it is, all are checked.
+const WAKE_UP: u64 = 0;
 const GUEST: u64 = 1;
 
 /// A process of aggregators. It ends when it is dropped.
@@ -49,9 +49,9 @@ pub struct Server {
     settings: Settings,
     shared: Arc<Shared>,
     counts: Arc<Counts>,
-    looks: Vec<Looks>,
+    statuses: Vec<JobStatuses>,
     links: Arc<Vec<Link>>,
-    bell: Arc<EventFd>,
+    wake_up: Arc<EventFd>,
     stops: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -67,18 +67,18 @@ struct Counts {
 #[derive(Debug)]
 struct Link {
     commands: Mutex<Sender<Command>>,
-    bell: Arc<EventFd>,
+    wake_up: Arc<EventFd>,
 }
 
 impl Link {
-    fn tell(&self, command: Command) {
+    fn send(&self, command: Command) {
         // It fails where the thread has ended.
         let _ = lock(&self.commands).send(command);
-        let _ = self.bell.write(1);
+        let _ = self.wake_up.write(1);
     }
 }
 
-fn bell() -> Result<Arc<EventFd>> {
+fn wake_up() -> Result<Arc<EventFd>> {
     EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map(Arc::new).map_err(failed)
 }
 
@@ -122,13 +122,13 @@ impl Server {
             timeout: settings.timeout,
             pd,
         });
-        let (mut links, mut looks, mut sides) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut links, mut statuses, mut sides) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..settings.threads.max(1) {
             let (commands, of_thread) = channel();
-            let (bell, look) = (bell()?, Looks::default());
-            sides.push(Thread::new(Arc::clone(&bell), of_thread, Arc::clone(&shared), Arc::clone(&look))?);
-            links.push(Link { commands: Mutex::new(commands), bell });
-            looks.push(look);
+            let (wake_up, status) = (wake_up()?, JobStatuses::default());
+            sides.push(Thread::new(Arc::clone(&wake_up), of_thread, Arc::clone(&shared), Arc::clone(&status))?);
+            links.push(Link { commands: Mutex::new(commands), wake_up });
+            statuses.push(status);
         }
         let epoll = super::epoll()?;
         let mut server = Self {
@@ -136,13 +136,13 @@ impl Server {
             settings: settings.clone(),
             shared,
             counts: Arc::default(),
-            looks,
+            statuses,
             links: Arc::new(links),
-            bell: bell()?,
+            wake_up: wake_up()?,
             stops: Arc::default(),
             threads: Vec::new(),
         };
-        epoll.add(&*server.bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL)).map_err(failed)?;
+        epoll.add(&*server.wake_up, EpollEvent::new(EpollFlags::EPOLLIN, WAKE_UP)).map_err(failed)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, GUEST)).map_err(failed)?;
         let nodes = Arc::new(Nodes::of_this_thread());
         let device = server.shared.pd.as_ref().and_then(|pd| nodes::of_device(&pd.device().info().name));
@@ -150,7 +150,7 @@ impl Server {
         for (number, side) in sides.into_iter().enumerate() {
             let nodes = Arc::clone(&nodes);
             let run = move || {
-                // It makes the spots of its jobs: they are then on its node.
+                // It makes the slots of its jobs: they are then on its node.
                 if let Some(node) = nodes.bind_this_thread(number, near) {
                     tracing::info!(number, node, "a thread of aggregators is bound to a node");
                 }
@@ -161,10 +161,10 @@ impl Server {
             let thread = std::thread::Builder::new().name(format!("aggregator-{number}")).spawn(run);
             server.threads.push(thread.map_err(no_thread)?);
         }
-        let door = Door {
+        let acceptor = Acceptor {
             epoll,
             listener,
-            bell: Arc::clone(&server.bell),
+            wake_up: Arc::clone(&server.wake_up),
             stops: Arc::clone(&server.stops),
             shared: Arc::clone(&server.shared),
             counts: Arc::clone(&server.counts),
@@ -176,11 +176,11 @@ impl Server {
             pauses: None,
         };
         let run = move || {
-            if let Err(error) = door.run() {
+            if let Err(error) = acceptor.run() {
                 tracing::error!(%error, "no connections are taken any more");
             }
         };
-        let thread = std::thread::Builder::new().name("aggregator-door".to_owned()).spawn(run);
+        let thread = std::thread::Builder::new().name("aggregator-conn".to_owned()).spawn(run);
         server.threads.push(thread.map_err(no_thread)?);
         Ok(server)
     }
@@ -205,7 +205,7 @@ impl Server {
             accepted: count(&self.counts.accepted),
             refused: count(&self.counts.refused),
             strangers: count(&self.counts.strangers),
-            jobs: self.looks.iter().flat_map(|looks| lock(looks).clone()).collect(),
+            jobs: self.statuses.iter().flat_map(|statuses| lock(statuses).clone()).collect(),
         }
     }
 
@@ -215,15 +215,15 @@ impl Server {
         self.threads.iter().all(|thread| !thread.is_finished())
     }
 
-    /// Takes nobody any more, tells all workers, and waits until they are gone, at most two seconds.
+    /// Takes nobody any more, notifies all workers, and waits until they are gone, at most two seconds.
     pub fn stop(mut self) {
         self.end();
     }
 
     fn end(&mut self) {
         self.stops.store(true, Ordering::Release);
-        let _ = self.bell.write(1);
-        self.links.iter().for_each(|link| link.tell(Command::Stop));
+        let _ = self.wake_up.write(1);
+        self.links.iter().for_each(|link| link.send(Command::Stop));
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -236,8 +236,8 @@ impl Drop for Server {
     }
 }
 
-/// One that is not taken, and has been told why. Until it has gone what it sends is read and forgotten: a system that
-/// closes a connection with something unread takes back what has not arrived yet at the other side.
+/// One that is not taken, and has been sent the reason. Until it has gone what it sends is read and forgotten: a system
+/// that closes a connection with something unread takes back what has not arrived yet at the other side.
 #[derive(Debug)]
 struct Farewell {
     stream: Stream,
@@ -277,10 +277,10 @@ impl Watch for Polled<'_> {
 }
 
 /// Where workers connect.
-struct Door {
+struct Acceptor {
     epoll: Epoll,
     listener: TcpListener,
-    bell: Arc<EventFd>,
+    wake_up: Arc<EventFd>,
     stops: Arc<AtomicBool>,
     shared: Arc<Shared>,
     counts: Arc<Counts>,
@@ -294,7 +294,7 @@ struct Door {
     pauses: Option<Instant>,
 }
 
-impl Door {
+impl Acceptor {
     fn run(mut self) -> Result<()> {
         let mut room = vec![0; 16 << 10];
         while !self.stops.load(Ordering::Acquire) {
@@ -307,7 +307,7 @@ impl Door {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(failed(errno)),
             }
-            let _ = self.bell.read();
+            let _ = self.wake_up.read();
             self.admit();
             let now = Instant::now();
             self.farewells.retain_mut(|farewell| now < farewell.until && !farewell.discard(&mut room));
@@ -354,7 +354,7 @@ impl Door {
                 let keepalive =
                     TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
                 let _ = SockRef::from(&peer.stream).set_tcp_keepalive(&keepalive);
-                self.links[thread].tell(Command::Join(greeting, Box::new(peer)));
+                self.links[thread].send(Command::Join(greeting, Box::new(peer)));
             }
             Err(reason) => {
                 peer.add(MESSAGE, 0, [&self.refusal(reason), &[]]);
@@ -364,14 +364,14 @@ impl Door {
         }
     }
 
-    /// What one hears that is not taken.
+    /// What one receives that is not taken.
     fn refusal(&self, reason: String) -> Vec<u8> {
         tracing::info!(reason, "a worker is refused");
         self.counts.refused.fetch_add(1, Ordering::Relaxed);
         Report::Refused { reason }.encode()
     }
 
-    /// Lets one go that has been told why it is not taken.
+    /// Lets one go that has been sent the reason why it is not taken.
     fn part(&mut self, stream: Stream) {
         let _ = SockRef::from(&stream).shutdown(std::net::Shutdown::Write);
         if self.epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, GUEST)).is_err() {

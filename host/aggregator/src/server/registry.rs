@@ -107,7 +107,7 @@ impl Registry {
         }
     }
 
-    /// A job has failed: it takes nobody any more. Who comes late is told what the others were, if it was refused.
+    /// A job has failed: it takes nobody any more. Who comes late is sent what the others were, if it was refused.
     pub(super) fn end(&mut self, key: Key, refusal: Option<&str>) {
         if let Some(job) = self.jobs.get_mut(&key) {
             let failed = || "the job has failed: create another communicator".to_owned();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_does_not_belong_to_a_job_is_told_why() {
+    fn whoever_does_not_belong_to_a_job_learns_why() {
         let mut registry = Registry::new(&Settings { connections: 3, ..Settings::default() }, false);
         registry.join(&greeting(1, 0, 0)).unwrap();
         let mut refused = |greeting: Greeting| registry.join(&greeting).unwrap_err();

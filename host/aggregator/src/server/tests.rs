@@ -117,7 +117,7 @@ fn reason(stream: &mut TcpStream) -> String {
     }
 }
 
-/// Looks until something is so.
+/// Polls until something is so.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -143,7 +143,7 @@ fn a_rank_that_goes_ends_its_job_for_all_others_and_no_other_job() {
     drop(third);
     for stream in [&mut first, &mut second] {
         assert_eq!(report(stream), Some(Report::Lost { rank: 2 }));
-        // What it may have told them itself, and why it goes, counts first.
+        // What it may have sent them itself, and why it goes, counts first.
         assert!(gone.elapsed() >= GRACE, "{:?}", gone.elapsed());
     }
     drop((first, second));
@@ -184,7 +184,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
     let mut old = Greeting { rank: 1, has_secret: false, terms: terms(7, 2) }.encode();
     old[4] = 99;
     assert!(reason(&mut connect(&server, &old)).contains("the worker version 99"));
-    // More than there is memory for, of which all are told.
+    // More than there is memory for, of which all are notified.
     let mut second = join(&server, 1, terms(7, 2));
     until("the second", || server.status().connected == 2);
     let large = SparseOptions { block_bytes: 16 << 10, ..OPTIONS };
@@ -312,7 +312,7 @@ fn a_copy_of_what_a_worker_has_said_opens_nothing() {
         let _ = copy.read_to_end(&mut came);
         came.len()
     };
-    // It gets a challenge that it cannot answer, and is no worker beside the first, nor in its place.
+    // It gets a challenge that it cannot answer, and is no worker next to the first, nor in its place.
     assert_eq!(ends(&copy), ANSWER_BYTES + CHALLENGE_BYTES);
     assert_eq!((server.status().connected, server.status().refused), (1, 0));
     drop(stream);
@@ -329,7 +329,7 @@ fn a_copy_of_what_a_worker_has_said_opens_nothing() {
 }
 
 #[test]
-fn whoever_has_another_secret_or_none_hears_so_at_once() {
+fn whoever_has_another_secret_or_none_learns_so_at_once() {
     let [one, other] = [b'x', b'y'].map(|byte| Secret::new(&[byte; 32]).unwrap());
     for (of_server, of_rank, text) in [
         (Some(&one), None, "it has a secret and the rank has none"),
@@ -384,14 +384,14 @@ proptest! {
 }
 
 #[test]
-fn workers_hear_of_the_end() {
+fn workers_learn_of_the_end() {
     let server = serve(Settings::default());
     let mut worker = join(&server, 0, terms(7, 2));
     worker.write_all(&votes(1, summary(4096, SUM, OPTIONS))).unwrap();
     until("the operation", || server.status().jobs.iter().any(|job| job.operation == Some(1)));
     let start = Instant::now();
     let stopped = std::thread::spawn(move || server.stop());
-    assert!(reason(&mut worker).contains("told to stop"));
+    assert!(reason(&mut worker).contains("asked to stop"));
     drop(worker);
     stopped.join().unwrap();
     assert!(start.elapsed() < BOUND);

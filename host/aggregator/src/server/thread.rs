@@ -21,19 +21,19 @@ use super::registry::{Key, Registry};
 use super::status::JobStatus;
 use crate::Result;
 
-/// Token of the bell.
-const BELL: u64 = u64::MAX;
+/// Token of the wake-up.
+const WAKE_UP: u64 = u64::MAX;
 /// Events taken at a time.
 const EVENTS: usize = 64;
 /// Between two updates of what others see of the jobs.
 const SHOWS: Duration = Duration::from_millis(100);
 
-/// What a thread is told.
+/// What a thread is to do.
 #[derive(Debug)]
 pub(super) enum Command {
     /// A worker has been taken.
     Join(Greeting, Box<Peer>),
-    /// Workers are told that the aggregator ends, and it does.
+    /// Workers are notified that the aggregator ends, and it does.
     Stop,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Shared {
 }
 
 /// A thread's jobs as others see them.
-pub(super) type Looks = Arc<Mutex<Vec<JobStatus>>>;
+pub(super) type JobStatuses = Arc<Mutex<Vec<JobStatus>>>;
 
 /// Who waits for connections.
 struct Poller<'t> {
@@ -67,7 +67,7 @@ impl Watcher for Poller<'_> {
     fn change(&mut self, connection: BorrowedFd<'_>, token: u64, before: Option<Interest>, now: Interest) {
         let (before, now) = (before.map_or(EpollFlags::empty(), flags), flags(now));
         let mut event = EpollEvent::new(now, token);
-        // Of one in which nothing is of interest the system would tell all the time that it has broken.
+        // Of one in which nothing is of interest the system would report all the time that it has broken.
         let changed = match (before.is_empty(), now.is_empty()) {
             (true, true) => Ok(()),
             (true, false) => self.epoll.add(connection, event),
@@ -91,10 +91,10 @@ impl Watcher for Poller<'_> {
 #[derive(Debug)]
 pub(super) struct Thread {
     epoll: Epoll,
-    bell: Arc<EventFd>,
+    wake_up: Arc<EventFd>,
     commands: Receiver<Command>,
     shared: Arc<Shared>,
-    looks: Looks,
+    statuses: JobStatuses,
     jobs: BTreeMap<Key, Job>,
     tokens: HashMap<u64, (Key, u32)>,
     next: u64,
@@ -107,19 +107,19 @@ pub(super) struct Thread {
 
 impl Thread {
     pub(super) fn new(
-        bell: Arc<EventFd>,
+        wake_up: Arc<EventFd>,
         commands: Receiver<Command>,
         shared: Arc<Shared>,
-        looks: Looks,
+        statuses: JobStatuses,
     ) -> Result<Self> {
         let epoll = super::epoll()?;
-        epoll.add(&*bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL)).map_err(super::failed)?;
+        epoll.add(&*wake_up, EpollEvent::new(EpollFlags::EPOLLIN, WAKE_UP)).map_err(super::failed)?;
         Ok(Self {
             epoll,
-            bell,
+            wake_up,
             commands,
             shared,
-            looks,
+            statuses,
             jobs: BTreeMap::new(),
             tokens: HashMap::new(),
             next: 0,
@@ -130,7 +130,7 @@ impl Thread {
         })
     }
 
-    /// Serves until it is told to stop, and all workers have gone or had their time.
+    /// Serves until it is asked to stop, and all workers have gone or had their time.
     pub(super) fn run(mut self) -> Result<()> {
         while !(self.stops && self.jobs.is_empty()) {
             let mut events = [EpollEvent::empty(); EVENTS];
@@ -144,8 +144,8 @@ impl Thread {
             let now = Instant::now();
             let mut touched: Vec<Key> = Vec::new();
             for event in &events[..found] {
-                if event.data() == BELL {
-                    let _ = self.bell.read();
+                if event.data() == WAKE_UP {
+                    let _ = self.wake_up.read();
                     self.obey(now, &mut touched);
                 } else if let Some((key, rank)) = self.tokens.get(&event.data()).copied() {
                     // That there is room for answers is no event of its own: whoever has some tries.
@@ -179,7 +179,7 @@ impl Thread {
         EpollTimeout::from(u16::try_from(left).unwrap_or(u16::MAX))
     }
 
-    /// Does what it is told.
+    /// Carries out the commands that have come.
     fn obey(&mut self, now: Instant, touched: &mut Vec<Key>) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
@@ -224,12 +224,12 @@ impl Thread {
 
     fn show(&mut self, now: Instant) {
         if self.changed && (now >= self.shown + SHOWS || self.jobs.is_empty()) {
-            *lock(&self.looks) = self.jobs.values().map(Job::status).collect();
+            *lock(&self.statuses) = self.jobs.values().map(Job::status).collect();
             (self.shown, self.changed) = (now, false);
         }
     }
 }
 
 fn stopping() -> Report {
-    Report::Refused { reason: "it was told to stop".to_owned() }
+    Report::Refused { reason: "it was asked to stop".to_owned() }
 }

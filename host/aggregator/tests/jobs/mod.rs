@@ -1,4 +1,4 @@
-//! Daemons and ranks as processes, and what ranks do when they are told.
+//! Daemons and ranks as processes, and what ranks do on command.
 #![allow(dead_code)] // Not every test program needs all.
 
 #[allow(unreachable_pub)] // In a test program nobody else needs it.
@@ -23,8 +23,8 @@ pub(crate) const RANKS: u32 = 3;
 /// Says to a process of this program that it is a rank.
 const ROLE: &str = "TEST_OF_AGGREGATORS";
 
-pub(crate) fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    processes::until(what, BOUND, look)
+pub(crate) fn until<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
+    processes::until(what, BOUND, poll)
 }
 
 pub(crate) fn free_port() -> u16 {
@@ -142,8 +142,8 @@ pub(crate) fn all_say(ranks: &mut [Rank], command: &str, expected: &str) {
     }
 }
 
-/// All ranks name an aggregator, and whoever has found it says what it has done: others may have been told before they
-/// find it themselves.
+/// All ranks name an aggregator, and whoever has found it says what it has done: others may have been notified before
+/// they find it themselves.
 pub(crate) fn names(ranks: &mut [Rank], aggregator: SocketAddr, what: &[&str]) {
     let lines: Vec<String> = ranks.iter_mut().map(Rank::line).collect();
     assert!(lines.iter().all(|line| line.contains(&format!("aggregator {aggregator}"))), "{lines:?}");
@@ -160,7 +160,8 @@ pub(crate) fn all_name(ranks: &mut [Rank], aggregator: SocketAddr, what: &str) {
     assert!(lines.iter().all(|line| line.contains(what) || is_late(line)), "{lines:?}");
 }
 
-/// A rank, which does what it is told; nothing in a process that is none. To be called by a test `a_rank`.
+/// A rank, which carries out the commands of its input; nothing in a process that is none. To be called by a test
+/// `a_rank`.
 pub(crate) fn be_a_rank(card: impl FnOnce() -> Card) {
     if std::env::var_os(ROLE).is_none() {
         return;
@@ -181,7 +182,7 @@ pub(crate) fn be_a_rank(card: impl FnOnce() -> Card) {
             "create hasty" => communicator = Some(create(&mut store, (2, false))),
             _ => {}
         }
-        let told = match (line.as_str(), &communicator) {
+        let done = match (line.as_str(), &communicator) {
             ("sums", Some(communicator)) => sums(&card, communicator, &[0, 1, 127, 7919, 262_144, 524_287]),
             ("few sums", Some(communicator)) => sums(&card, communicator, &[0, 1, 7919, 30_011]),
             ("bits", Some(communicator)) => bits(&card, communicator),
@@ -200,7 +201,7 @@ pub(crate) fn be_a_rank(card: impl FnOnce() -> Card) {
             }
             _ => Ok(()),
         };
-        match told {
+        match done {
             Ok(()) => println!("> {line}: fine"),
             Err(error) => println!("> {error}"),
         }

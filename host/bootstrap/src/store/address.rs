@@ -35,7 +35,8 @@ impl<'a> Address<'a> {
                 }
             }
             Some(None) => return Err(wrong()),
-            // More colons than one belong to an IPv6 address, whose port cannot be told from it without brackets.
+            // More colons than one belong to an IPv6 address, whose port cannot be distinguished from it without
+            // brackets.
             None if host.is_empty() || host.contains([':', ']', '%']) => return Err(wrong()),
             None => host,
         };

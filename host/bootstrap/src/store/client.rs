@@ -246,7 +246,7 @@ fn connect(config: &StoreConfig, pause: &Pause) -> Result<TcpStream, StoreError>
     }
 }
 
-/// TCP may connect a socket to itself when it looks for a port of the own host from which connections are made, too.
+/// TCP may connect a socket to itself when it searches for a port of the own host from which connections are made, too.
 fn is_own(stream: &TcpStream) -> bool {
     matches!((stream.local_addr(), stream.peer_addr()), (Ok(own), Ok(peer)) if own == peer)
 }

@@ -22,7 +22,7 @@ pub struct StoreConfig {
     /// Where rank 0 listens and the others connect: `host:port`, with an IPv6 address in brackets, with its zone if it
     /// is link-local (`[fe80::1%eth0]:4711`). Not used by a rank alone, which may leave it empty.
     pub address: String,
-    /// Tells jobs apart that meet at one address by mistake; the same on all ranks, at most 128 bytes.
+    /// Distinguishes jobs that meet at one address by mistake; the same on all ranks, at most 128 bytes.
     pub job: String,
     /// How long to wait for the other ranks, in joining and in every exchange. Should be the same on all ranks.
     pub timeout: Duration,

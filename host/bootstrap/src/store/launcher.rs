@@ -8,7 +8,7 @@ use super::StoreError;
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u64 = 10_000;
 
-/// What a launcher tells.
+/// What a launcher gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Launched {
     pub(super) rank: u32,
@@ -24,7 +24,7 @@ struct Launcher {
     size: &'static str,
     /// Ranks on this computer.
     local_size: Option<&'static str>,
-    /// What tells one job from others.
+    /// What distinguishes one job from others.
     job: &'static [&'static str],
 }
 
@@ -54,7 +54,7 @@ const LAUNCHERS: [Launcher; 4] = [
     },
 ];
 
-/// What the launcher of this process tells; none if no launcher is known by its variables.
+/// What the launcher of this process gives; none if no launcher is known by its variables.
 ///
 /// # Errors
 /// One of its variables is no number.

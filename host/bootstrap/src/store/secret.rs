@@ -157,7 +157,7 @@ impl Secret {
         }
     }
 
-    /// A key for another use of the secret, which `purpose` names. Keys of two uses tell nothing of one another.
+    /// A key for another use of the secret, which `purpose` names. Keys of two uses reveal nothing of one another.
     #[must_use]
     pub fn derived(&self, purpose: &str) -> [u8; 32] {
         let mut key = [0; 32];

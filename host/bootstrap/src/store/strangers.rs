@@ -112,7 +112,7 @@ mod tests {
         let address = |number: usize| Ipv4Addr::new(10, 0, 0, number as u8).into();
         // Of one address.
         assert_eq!(staying(70, |_| address(1)), (4..70).collect::<Vec<_>>());
-        // One that comes rarely stays beside one that comes often.
+        // One that comes rarely stays next to one that comes often.
         let stay = staying(200, |number| address(if number == 3 { 2 } else { 1 }));
         assert_eq!((stay.len(), stay[0]), (67, 3));
         // Of all together.

@@ -138,18 +138,18 @@ fn missing_ranks_are_named_to_all_within_the_bound() {
     let (server, address) = first(4, SHORT);
     let began = Instant::now();
     let other = TcpStore::join(config(2, 4, &address, SHORT));
-    let told = error(other).to_string();
+    let text = error(other).to_string();
     assert!(began.elapsed() < SHORT + GRACE, "{:?}", began.elapsed());
     let StoreError::Missing { missing, size: 4, waited, turned_away, .. } = error(server.join().unwrap()) else {
-        panic!("{told}")
+        panic!("{text}")
     };
     assert_eq!((missing, turned_away), (vec![1, 3], vec![]));
     assert!(waited >= SHORT && waited < SHORT + Duration::from_secs(2));
-    assert!(told.starts_with("rank 0 says: ranks 1 and 3 of 4 did not come within 0."), "{told}");
+    assert!(text.starts_with("rank 0 says: ranks 1 and 3 of 4 did not come within 0."), "{text}");
     let hint = format!("Rank 0 listens at {address}, where only processes of its own computer reach it");
     assert!(
-        told.contains("; see whether they run, and whether they have the address of rank 0. ") && told.contains(&hint),
-        "{told}"
+        text.contains("; see whether they run, and whether they have the address of rank 0. ") && text.contains(&hint),
+        "{text}"
     );
 }
 
@@ -276,10 +276,10 @@ fn clash(change: impl FnOnce(&mut Hello)) -> (StoreError, String) {
     good.read_exact(&mut seated).unwrap();
     let mut bad = hello(&address, change);
     let error = error(server.join().unwrap());
-    let told = reason(&mut bad);
-    assert_eq!(told, error.to_string());
-    assert_eq!(reason(&mut good), told);
-    (error, told)
+    let text = reason(&mut bad);
+    assert_eq!(text, error.to_string());
+    assert_eq!(reason(&mut good), text);
+    (error, text)
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn nonsense_in_an_exchange_is_named() {
 }
 
 #[test]
-fn ranks_that_come_after_a_failure_are_told_why() {
+fn ranks_that_come_after_a_failure_learn_why() {
     let (server, address) = first(4, LONG);
     // One that dies before the others come.
     drop(hello(&address, |hello| hello.size = 4));

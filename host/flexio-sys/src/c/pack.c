@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stable Rust can call variadic functions but not take a va_list apart, so this one function is C. */
+/* Stable Rust can call variadic functions but not read a va_list, so this one function is C. */
 #include <stdarg.h>
 #include <stdint.h>
 #include <string.h>

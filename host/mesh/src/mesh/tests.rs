@@ -33,17 +33,17 @@ fn content(at: usize) -> u8 {
 
 /// Takes everything up to operation `now`; messages of point-to-point collectives to a buffer with a hole in the middle
 /// of its places.
-struct Ear {
+struct Recorder {
     now: u32,
-    heard: Vec<String>,
+    received: Vec<String>,
     halves: [Vec<u8>; 2],
     refuses: bool,
 }
 
-impl Ear {
+impl Recorder {
     fn new(now: u32, total: usize) -> Self {
         let halves = [vec![0; total / 2], vec![0; total - total / 2]];
-        Self { now, heard: Vec::new(), halves, refuses: false }
+        Self { now, received: Vec::new(), halves, refuses: false }
     }
 
     fn all(&self) -> Vec<u8> {
@@ -51,13 +51,13 @@ impl Ear {
     }
 }
 
-impl Listener for Ear {
+impl Listener for Recorder {
     fn is_due(&self, operation: u32, transfer: bool) -> bool {
         operation <= self.now + u32::from(!transfer)
     }
 
     fn hear(&mut self, event: Event<'_>) {
-        self.heard.push(format!("{event:?}"));
+        self.received.push(format!("{event:?}"));
     }
 
     fn begin(&mut self, _: u32, _: &Head) -> bool {
@@ -70,7 +70,7 @@ impl Listener for Ear {
     }
 
     fn end(&mut self, _: u32, head: &Head) {
-        self.heard.push(format!("end at {}", head.offset + head.bytes));
+        self.received.push(format!("end at {}", head.offset + head.bytes));
     }
 }
 
@@ -135,10 +135,10 @@ fn pairs() -> [(Stream, Stream); 2] {
     [(one.into(), other.into()), (first.into(), second.into())]
 }
 
-/// What is heard of `parts`, each taken by itself; and whether the peer is still trusted.
-fn heard<'b>(parts: impl IntoIterator<Item = &'b [u8]>, ear: &mut Ear) -> bool {
+/// Takes `parts` one by one. Returns whether the peer is still trusted.
+fn received<'b>(parts: impl IntoIterator<Item = &'b [u8]>, recorder: &mut Recorder) -> bool {
     let mut peer = Peer::new(3, pair().1);
-    parts.into_iter().for_each(|part| peer.take(part, ear));
+    parts.into_iter().for_each(|part| peer.take(part, recorder));
     !peer.closed
 }
 
@@ -154,13 +154,13 @@ fn frames_are_taken_whole_however_they_are_cut() {
         frame(END, 0, b""),
     ]
     .concat();
-    let mut whole = Ear::new(1, 20);
-    assert!(heard([&bytes[..]], &mut whole));
-    assert_eq!((whole.heard.len(), whole.all()), (4, contents.clone()));
+    let mut whole = Recorder::new(1, 20);
+    assert!(received([&bytes[..]], &mut whole));
+    assert_eq!((whole.received.len(), whole.all()), (4, contents.clone()));
     for cut in 0..bytes.len() {
-        let mut ear = Ear::new(1, 20);
-        assert!(heard([&bytes[..cut], &bytes[cut..]], &mut ear));
-        assert_eq!((&ear.heard, ear.all()), (&whole.heard, contents.clone()), "cut at {cut}");
+        let mut recorder = Recorder::new(1, 20);
+        assert!(received([&bytes[..cut], &bytes[cut..]], &mut recorder));
+        assert_eq!((&recorder.received, recorder.all()), (&whole.received, contents.clone()), "cut at {cut}");
     }
 }
 
@@ -179,17 +179,17 @@ fn what_is_no_frame_is_refused() {
         // A length as a build would write it that begins words with their highest byte.
         &[&3u32.to_be_bytes()[..], &[MESSAGE, 0, 0, 0], &1u32.to_be_bytes(), &[0; 16], b"abc"].concat(),
     ] {
-        assert!(!heard([bytes], &mut Ear::new(1, 20)), "{bytes:?}");
+        assert!(!received([bytes], &mut Recorder::new(1, 20)), "{bytes:?}");
     }
-    let mut ear = Ear { refuses: true, ..Ear::new(1, 20) };
-    assert!(!heard([&head(1, 20).encode()[..]], &mut ear), "what the operation does not want");
+    let mut recorder = Recorder { refuses: true, ..Recorder::new(1, 20) };
+    assert!(!received([&head(1, 20).encode()[..]], &mut recorder), "what the operation does not want");
 }
 
 #[test]
 fn frames_of_later_operations_wait_with_all_behind_them() {
     let (mut far, near) = pair();
     let mut mesh = mesh(0, vec![(3, near.into())]);
-    let mut ear = Ear::new(1, 4);
+    let mut recorder = Recorder::new(1, 4);
     let bytes = [
         frame(MESSAGE, 2, b"early"),
         [&head(2, 4).encode()[..], &[1, 2, 3, 4]].concat(),
@@ -197,19 +197,19 @@ fn frames_of_later_operations_wait_with_all_behind_them() {
         frame(MESSAGE, 4, b"far"),
     ];
     far.write_all(&bytes.concat()).unwrap();
-    while ear.heard.is_empty() {
-        mesh.receive(0, &mut ear);
+    while recorder.received.is_empty() {
+        mesh.receive(0, &mut recorder);
     }
-    assert!(!mesh.receive(0, &mut ear) && !mesh.resume(&mut ear), "nothing is taken while it waits");
-    assert_eq!(ear.heard.len(), 1);
+    assert!(!mesh.receive(0, &mut recorder) && !mesh.resume(&mut recorder), "nothing is taken while it waits");
+    assert_eq!(recorder.received.len(), 1);
     let interest = |mesh: &Mesh| mesh.descriptors().next().unwrap().2;
     assert!(!interest(&mesh).read, "nor waited for");
-    ear.now = 2;
-    assert!(mesh.resume(&mut ear));
-    assert_eq!((ear.heard.len(), ear.all()), (3, vec![1, 2, 3, 4]));
-    ear.now = 3;
-    assert!(mesh.resume(&mut ear));
-    assert!(ear.heard[3].contains(&format!("{:?}", b"far")), "{:?}", ear.heard);
+    recorder.now = 2;
+    assert!(mesh.resume(&mut recorder));
+    assert_eq!((recorder.received.len(), recorder.all()), (3, vec![1, 2, 3, 4]));
+    recorder.now = 3;
+    assert!(mesh.resume(&mut recorder));
+    assert!(recorder.received[3].contains(&format!("{:?}", b"far")), "{:?}", recorder.received);
     assert!(interest(&mesh).read);
 }
 
@@ -222,16 +222,20 @@ fn messages_of_all_lengths_go_in_fragments_and_messages_keep_their_order() {
         let source = Mouth((0..len).map(content).collect());
         from.say(1, 1, b"before", &[]);
         from.transfer(1, head(1, len as u64), PART, &source);
-        let mut ear = Ear::new(1, len);
+        let mut recorder = Recorder::new(1, len);
         let mut finished = 0;
-        while ear.heard.last().is_none_or(|last| *last != format!("end at {len}")) || finished == 0 {
+        while recorder.received.last().is_none_or(|last| *last != format!("end at {len}")) || finished == 0 {
             from.flush(&source);
             finished += from.take_finished();
-            to.receive(0, &mut ear);
+            to.receive(0, &mut recorder);
         }
         assert_eq!(finished, 1, "{len} bytes");
-        assert!(ear.all() == source.0, "{len} bytes");
-        assert_eq!(ear.heard.len(), 1 + len.div_ceil(256 << 10).max(1), "{len} bytes: one message, and the fragments");
+        assert!(recorder.all() == source.0, "{len} bytes");
+        assert_eq!(
+            recorder.received.len(),
+            1 + len.div_ceil(256 << 10).max(1),
+            "{len} bytes: one message, and the fragments"
+        );
     }
 }
 
@@ -260,59 +264,61 @@ fn an_abandoned_message_ends(one: Stream, other: Stream) {
     from.flush(&source);
     from.abandon(&source);
     from.say(1, 1, b"why", &[]);
-    let mut ear = Ear::new(1, len);
-    while !ear.heard.iter().any(|heard| heard.contains("Message")) {
+    let mut recorder = Recorder::new(1, len);
+    while !recorder.received.iter().any(|received| received.contains("Message")) {
         from.flush(&());
-        to.receive(0, &mut ear);
+        to.receive(0, &mut recorder);
     }
-    let fragments = ear.heard.len() - 1;
+    let fragments = recorder.received.len() - 1;
     assert!((1..len >> 18).contains(&fragments), "{fragments}");
     let came = fragments << 18;
-    assert!(ear.all()[..came] == source.0[..came]);
+    assert!(recorder.all()[..came] == source.0[..came]);
     assert_eq!(from.take_finished(), 0);
 }
 
 /// Lets all ranks take what there is, once.
-fn turn(meshes: &mut [Mesh], inbox: &mut [Ear]) {
-    for (mesh, ear) in meshes.iter_mut().zip(inbox) {
+fn turn(meshes: &mut [Mesh], inbox: &mut [Recorder]) {
+    for (mesh, recorder) in meshes.iter_mut().zip(inbox) {
         mesh.admit(&mut Unwatched);
         mesh.flush(&());
-        (0..mesh.peers.len()).for_each(|number| _ = mesh.receive(number, ear));
+        (0..mesh.peers.len()).for_each(|number| _ = mesh.receive(number, recorder));
     }
 }
 
-/// Lets all ranks take what comes until each has heard so many messages.
-fn hear(meshes: &mut [Mesh], messages: &[usize]) -> Vec<Vec<String>> {
-    let mut inbox: Vec<Ear> = meshes.iter().map(|_| Ear::new(1, 0)).collect();
+/// Lets all ranks take what comes until each has received so many messages.
+fn receive_all(meshes: &mut [Mesh], messages: &[usize]) -> Vec<Vec<String>> {
+    let mut inbox: Vec<Recorder> = meshes.iter().map(|_| Recorder::new(1, 0)).collect();
     let until = Instant::now() + BOUND;
-    let is_over = |inbox: &[Ear]| inbox.iter().zip(messages).all(|(ear, messages)| ear.heard.len() >= *messages);
+    let is_over = |inbox: &[Recorder]| {
+        inbox.iter().zip(messages).all(|(recorder, messages)| recorder.received.len() >= *messages)
+    };
     while !is_over(&inbox) && Instant::now() < until {
         turn(meshes, &mut inbox);
     }
-    inbox.into_iter().map(|ear| ear.heard).collect()
+    inbox.into_iter().map(|recorder| recorder.received).collect()
 }
 
 #[test]
 fn ranks_connect_when_one_has_something_to_say_and_when_both_have_at_once() {
     let all = listeners();
     let mut meshes = [0, 1, 2].map(|own| Mesh::of(connect(own, &all), Vec::new()));
-    // Each connects to the other before it hears of the other's connection.
+    // Each connects to the other before it detects the other's connection.
     for word in [b"one", b"two"] {
         meshes[0].say(1, 1, word, &[]);
         meshes[1].say(0, 1, word, &[]);
         meshes.iter_mut().for_each(|mesh| _ = mesh.flush(&()));
     }
-    for heard in &hear(&mut meshes[..2], &[2, 2]) {
-        let order: Vec<bool> = heard.iter().map(|text| text.contains(&format!("{:?}", b"one"))).collect();
-        assert_eq!(order, [true, false], "{heard:?}");
+    for received in &receive_all(&mut meshes[..2], &[2, 2]) {
+        let order: Vec<bool> = received.iter().map(|text| text.contains(&format!("{:?}", b"one"))).collect();
+        assert_eq!(order, [true, false], "{received:?}");
     }
     assert!(meshes[..2].iter().all(|mesh| mesh.peers.len() == 2), "one connection of each");
-    // A third hears of the first, and answers on the same connection.
+    // A third receives from the first, and answers on the same connection.
     meshes[0].say(2, 1, b"there", &[]);
-    assert_eq!(hear(&mut meshes, &[0, 0, 1])[2].len(), 1);
+    assert_eq!(receive_all(&mut meshes, &[0, 0, 1])[2].len(), 1);
     meshes[2].say(0, 1, b"here", &[]);
     assert_eq!(meshes[2].peers.len(), 1);
-    assert_eq!(hear(&mut meshes, &[1, 0, 0])[0].len(), 1);
+    assert_eq!(receive_all(&mut meshes, &[1, 0, 0])[0].len(), 1);
     assert_eq!(meshes[0].peers.len(), 3);
 }
 
@@ -352,7 +358,7 @@ fn strangers_are_turned_away_and_a_rank_that_does_not_come_is_named() {
 }
 
 #[test]
-fn the_last_words_of_a_rank_are_heard_although_it_takes_nothing_more() {
+fn the_last_words_of_a_rank_are_received_although_it_takes_nothing_more() {
     let (mut far, near) = pair();
     let mut here = mesh(0, vec![(3, near.into())]);
     // It goes with something unread, so that its system resets the connection.
@@ -369,12 +375,12 @@ fn the_last_words_of_a_rank_are_heard_although_it_takes_nothing_more() {
         here.flush(&());
         here.take_broken(|rank, code| broken.push((rank, code)));
     }
-    let mut ear = Ear::new(1, 0);
+    let mut recorder = Recorder::new(1, 0);
     while !here.peers[0].closed && Instant::now() < until {
-        here.receive(0, &mut ear);
+        here.receive(0, &mut recorder);
     }
     here.take_broken(|rank, code| broken.push((rank, code)));
-    assert_eq!((ear.heard.len(), here.peers[0].closed, &broken), (1, true, &vec![]), "{:?}", ear.heard);
+    assert_eq!((recorder.received.len(), here.peers[0].closed, &broken), (1, true, &vec![]), "{:?}", recorder.received);
     // Of a later operation: why it goes counts at once, all else in its time.
     let (mut far, near) = pair();
     let mut here = mesh(0, vec![(3, near.into())]);
@@ -383,21 +389,25 @@ fn the_last_words_of_a_rank_are_heard_although_it_takes_nothing_more() {
     far.peek(&mut byte).unwrap();
     let why = b"FXCM\x03\x06, and who";
     far.write_all(&[frame(MESSAGE, 3, b"later"), frame(MESSAGE, 3, why), frame(END, 0, b"")].concat()).unwrap();
-    let mut ear = Ear::new(1, 0);
-    here.receive(0, &mut ear);
-    assert!(ear.heard.is_empty() && !here.descriptors().next().unwrap().2.read, "it waits");
+    let mut recorder = Recorder::new(1, 0);
+    here.receive(0, &mut recorder);
+    assert!(recorder.received.is_empty() && !here.descriptors().next().unwrap().2.read, "it waits");
     drop(far);
     while here.peers[0].is_open() && Instant::now() < until {
         here.say(3, 1, b"more", &[]);
         here.flush(&());
     }
     assert!(here.descriptors().next().unwrap().2.read, "it is read to its end");
-    here.receive(0, &mut ear);
-    assert!(ear.heard.len() == 1 && ear.heard[0].contains(&format!("{:?}", &why[..])), "{:?}", ear.heard);
-    ear.now = 3;
-    assert!(here.resume(&mut ear));
+    here.receive(0, &mut recorder);
+    assert!(
+        recorder.received.len() == 1 && recorder.received[0].contains(&format!("{:?}", &why[..])),
+        "{:?}",
+        recorder.received
+    );
+    recorder.now = 3;
+    assert!(here.resume(&mut recorder));
     here.take_broken(|rank, code| broken.push((rank, code)));
-    assert_eq!((ear.heard.len(), here.peers[0].closed, broken), (3, true, vec![]), "{:?}", ear.heard);
+    assert_eq!((recorder.received.len(), here.peers[0].closed, broken), (3, true, vec![]), "{:?}", recorder.received);
     // One that says nothing breaks, with the reason of the system.
     let (far, near) = pair();
     let mut here = mesh(0, vec![(3, near.into())]);
@@ -406,7 +416,7 @@ fn the_last_words_of_a_rank_are_heard_although_it_takes_nothing_more() {
     while broken.is_empty() && Instant::now() < until {
         here.say(3, 1, b"more", &[]);
         here.flush(&());
-        here.receive(0, &mut ear);
+        here.receive(0, &mut recorder);
         here.take_broken(|rank, code| broken.push((rank, i32::from(code))));
     }
     assert!(matches!(broken[..], [(3, nix::libc::EPIPE | nix::libc::ECONNRESET)]), "{broken:?}");
@@ -426,7 +436,8 @@ fn what_was_said_last_arrives_although_something_is_unread() {
 
 /// Ranks of one computer: where each listens, with the numbers of all.
 fn near(own: u32, all: &[TcpListener], numbers: &[u64]) -> Connect {
-    let listener = Some(numbers[own as usize]).filter(|door| *door != 0).map(|door| listen_shared(door).unwrap());
+    let listener =
+        Some(numbers[own as usize]).filter(|number| *number != 0).map(|number| listen_shared(number).unwrap());
     Connect { doors: Doors { listener, numbers: numbers.to_vec() }, ..connect(own, all) }
 }
 
@@ -461,7 +472,7 @@ fn ranks_of_one_computer_share_memory_and_others_do_not() {
     // One that is connected to later, and is not there: over TCP.
     zero.say(1, 1, b"through memory", &[]);
     let mut both = [zero, one];
-    assert_eq!(hear(&mut both, &[0, 1])[1].len(), 1);
+    assert_eq!(receive_all(&mut both, &[0, 1])[1].len(), 1);
     let [_zero, mut one] = both;
     one.say(3, 1, b"by TCP", &[]);
     assert_eq!(are_shared(&one)[2], (3, false));
@@ -478,28 +489,28 @@ fn ranks_that_connect_later_share_memory_and_strangers_do_not() {
         from.flush(&());
     }
     let mut meshes = [first, second, stranger];
-    assert_eq!(hear(&mut meshes, &[0, 1, 0])[1].len(), 1);
+    assert_eq!(receive_all(&mut meshes, &[0, 1, 0])[1].len(), 1);
     let [mut first, mut second, _stranger] = meshes;
     assert_eq!(are_shared(&second), [(0, true)]);
-    // The end of a peer is told, once all that it has said is heard.
+    // The end of a peer is reported, once all that it has said is taken.
     second.say(0, 1, b"last", &[]);
     drop(second);
-    let mut ear = Ear::new(1, 0);
+    let mut recorder = Recorder::new(1, 0);
     let until = Instant::now() + Duration::from_secs(5);
     while !first.peers[0].closed && Instant::now() < until {
-        first.receive(0, &mut ear);
+        first.receive(0, &mut recorder);
     }
-    assert_eq!(ear.heard.len(), 1);
+    assert_eq!(recorder.received.len(), 1);
     let mut broken = Vec::new();
     first.take_broken(|rank, code| broken.push((rank, code)));
     assert_eq!((first.peers[0].closed, broken), (true, vec![]), "it has said that it leaves");
 }
 
 #[test]
-fn a_peer_whose_positions_cannot_be_is_not_heard_any_more() {
+fn a_peer_whose_positions_cannot_be_is_not_received_any_more() {
     let (_socket, stream) = shared::hostile(u64::MAX);
     let mut mesh = mesh(0, vec![(1, stream.into())]);
-    assert!(mesh.look(&mut Ear::new(1, 0)));
+    assert!(mesh.look(&mut Recorder::new(1, 0)));
     let mut broken = Vec::new();
     mesh.take_broken(|rank, code| broken.push((rank, code)));
     assert_eq!(broken, [(1, peer::NONSENSE)]);

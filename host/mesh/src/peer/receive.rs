@@ -1,4 +1,4 @@
-//! Receiving side of a connection: frames as they come, checked before they are heard.
+//! Receiving side of a connection: frames as they come, checked before they are handled.
 
 use std::io::{self, ErrorKind, IoSliceMut};
 
@@ -8,16 +8,16 @@ use super::{Peer, code};
 use crate::events::{Event, Listener, Read};
 use crate::frame::{
     DATA, DataBody, END, FRAME_BYTES, Frame, HEAD_BYTES, Head, HeadBody, MESSAGE, REQUEST, RequestBody, TRANSFER,
-    tells_failure,
+    is_failure,
 };
 use crate::tags::{Contents, Pair};
 
-/// Most reads of what nobody hears any more: a peer may go on to send.
+/// Most reads of what nobody handles any more: a peer may go on to send.
 const MOST_DISCARDS: usize = 256;
 
 /// Why bytes on a connection are not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unheard {
+enum Untrusted {
     /// They cannot be, of whoever has sent them.
     Nonsense,
     /// The peer has not sent them, or not in this place.
@@ -26,7 +26,7 @@ enum Unheard {
 
 /// What is wrong with a connection on which the peer's bytes do not come as it has sent them.
 const FORGED: &str = "brought bytes that the peer has not sent, or not in this order: they were changed, copied or \
-                      inserted on the way; look for whoever has access to the network between the two";
+                      inserted on the way; find out who has access to the network between the two";
 
 /// A fragment whose bytes come.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ impl Peer {
         let Some(incoming) = self.incoming.take_if(is_whole) else { return true };
         let head = incoming.head;
         if !incoming.verify() {
-            self.refuse(Unheard::Forged);
+            self.refuse(Untrusted::Forged);
             return false;
         }
         listener.end(self.rank, &head);
@@ -153,7 +153,7 @@ impl Peer {
         match used {
             Ok(used) if inbox.is_empty() => inbox.extend_from_slice(&came[used..]),
             Ok(used) => _ = inbox.drain(..used),
-            Err(unheard) => self.refuse(unheard),
+            Err(why) => self.refuse(why),
         }
         self.inbox = inbox;
     }
@@ -162,7 +162,7 @@ impl Peer {
     ///
     /// # Errors
     /// They are none of this protocol, or the peer has not sent them.
-    fn frames(&mut self, bytes: &[u8], listener: &mut dyn Listener) -> Result<usize, Unheard> {
+    fn frames(&mut self, bytes: &[u8], listener: &mut dyn Listener) -> Result<usize, Untrusted> {
         let from = self.rank;
         let mut used = 0;
         loop {
@@ -194,10 +194,10 @@ impl Peer {
                 break;
             }
             if frame.kind == TRANSFER {
-                let (body, _) = HeadBody::read_from_prefix(detail).map_err(|_| Unheard::Nonsense)?;
-                let head = Head::decode(&frame, &body).ok_or(Unheard::Nonsense)?;
+                let (body, _) = HeadBody::read_from_prefix(detail).map_err(|_| Untrusted::Nonsense)?;
+                let head = Head::decode(&frame, &body).ok_or(Untrusted::Nonsense)?;
                 if !listener.begin(from, &head) {
-                    return Err(Unheard::Nonsense);
+                    return Err(Untrusted::Nonsense);
                 }
                 used += FRAME_BYTES + HEAD_BYTES;
                 let expected = self.tags.as_mut().map(|pair| {
@@ -215,24 +215,24 @@ impl Peer {
             let Some(contents) = rest.get(..len) else { break };
             if let Some(pair) = &mut self.tags {
                 if len > 0 && pair.receive.of_contents(contents) != frame.contents_tag.get() {
-                    return Err(Unheard::Forged);
+                    return Err(Untrusted::Forged);
                 }
                 pair.receive.count();
             }
             match frame.kind {
                 MESSAGE => listener.hear(Event::Message { from, bytes: contents }),
                 REQUEST => {
-                    let body = RequestBody::read_from_bytes(contents).map_err(|_| Unheard::Nonsense)?;
+                    let body = RequestBody::read_from_bytes(contents).map_err(|_| Untrusted::Nonsense)?;
                     let (tag, offset, bytes) = (body.tag.get(), body.offset.get(), body.bytes.get());
                     listener.hear(Event::Request { from, read: Read { operation, tag, offset, bytes } });
                 }
                 DATA => {
-                    let (body, bytes) = DataBody::read_from_prefix(contents).map_err(|_| Unheard::Nonsense)?;
+                    let (body, bytes) = DataBody::read_from_prefix(contents).map_err(|_| Untrusted::Nonsense)?;
                     let (tag, offset) = (body.tag.get(), body.offset.get());
                     listener.hear(Event::Data { from, operation, tag, offset, bytes });
                 }
                 END => self.left = true,
-                _ => return Err(Unheard::Nonsense),
+                _ => return Err(Untrusted::Nonsense),
             }
             used += FRAME_BYTES + len;
         }
@@ -240,21 +240,21 @@ impl Peer {
     }
 
     /// Whether a frame may begin so, and is the peer's next one.
-    fn check(&self, frame: &Frame, detail: &[u8]) -> Result<(), Unheard> {
+    fn check(&self, frame: &Frame, detail: &[u8]) -> Result<(), Untrusted> {
         match &self.tags {
-            Some(pair) if !frame.is_genuine(pair.receive.next(), detail, &pair.receive) => Err(Unheard::Forged),
-            _ if !frame.is_sound() => Err(Unheard::Nonsense),
-            None if (frame.tag.get(), frame.contents_tag.get()) != (0, 0) => Err(Unheard::Nonsense),
+            Some(pair) if !frame.is_genuine(pair.receive.next(), detail, &pair.receive) => Err(Untrusted::Forged),
+            _ if !frame.is_sound() => Err(Untrusted::Nonsense),
+            None if (frame.tag.get(), frame.contents_tag.get()) != (0, 0) => Err(Untrusted::Nonsense),
             _ => Ok(()),
         }
     }
 
-    /// Nothing more comes. A peer that has left in good order while this rank is behind it is heard until its last
+    /// Nothing more comes. A peer that has left in good order while this rank is behind it is taken until its last
     /// frame; others break at once.
     fn end(&mut self, code: u16, listener: &mut dyn Listener) {
         let code = self.mute.unwrap_or(code);
         if self.held {
-            self.hear_last_words(listener);
+            self.take_last_words(listener);
             if self.left {
                 self.ended = Some(code);
                 return;
@@ -264,7 +264,7 @@ impl Peer {
     }
 
     /// Of the frames that wait for their operations, those count at once that say why the peer goes.
-    fn hear_last_words(&mut self, listener: &mut dyn Listener) {
+    fn take_last_words(&mut self, listener: &mut dyn Listener) {
         let mut rest = &self.inbox[..];
         let mut number = self.tags.as_ref().map_or(0, |pair| pair.receive.next());
         while let Ok((frame, behind)) = Frame::read_from_prefix(rest)
@@ -274,7 +274,7 @@ impl Peer {
         {
             number += 1;
             match frame.kind {
-                MESSAGE if tells_failure(contents) => {
+                MESSAGE if is_failure(contents) => {
                     listener.hear(Event::Message { from: self.rank, bytes: contents });
                 }
                 END => self.left = true,
@@ -284,7 +284,7 @@ impl Peer {
         }
     }
 
-    /// Takes and forgets what has come, since nobody hears it any more: a system that closes a connection with
+    /// Takes and forgets what has come, since nobody handles it any more: a system that closes a connection with
     /// something unread takes back what has not arrived yet at the other side.
     pub fn discard(&mut self, room: &mut [u8]) {
         if self.closed || self.dial.is_some() || self.stream.shared().is_some() {
@@ -299,10 +299,10 @@ impl Peer {
         }
     }
 
-    fn refuse(&mut self, unheard: Unheard) {
-        match unheard {
-            Unheard::Nonsense => self.distrust(),
-            Unheard::Forged => self.accuse(FORGED.to_owned()),
+    fn refuse(&mut self, why: Untrusted) {
+        match why {
+            Untrusted::Nonsense => self.distrust(),
+            Untrusted::Forged => self.accuse(FORGED.to_owned()),
         }
     }
 }

@@ -33,14 +33,14 @@ const RING_BYTES: usize = 1 << 20;
 const BACKLOG: i32 = 4096;
 
 /// The address of the socket with a number. A zero byte in front: it is no file.
-fn address(door: u64) -> io::Result<SockAddr> {
-    SockAddr::unix(format!("\0flexcast-{door:016x}"))
+fn address(number: u64) -> io::Result<SockAddr> {
+    SockAddr::unix(format!("\0flexcast-{number:016x}"))
 }
 
-/// A socket on which processes of this computer and user connect. `door`: its number, which nobody else has.
-pub fn listen(door: u64) -> io::Result<UnixListener> {
+/// A socket on which processes of this computer and user connect. `number`: its number, which nobody else has.
+pub fn listen(number: u64) -> io::Result<UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
-    socket.bind(&address(door)?)?;
+    socket.bind(&address(number)?)?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
@@ -67,9 +67,9 @@ pub struct SharedStream {
 impl SharedStream {
     /// Connects to the socket with a number. The descriptor is that of the memory, for the other process once it has
     /// proven who it is. Never blocks.
-    pub(super) fn connect(door: u64) -> io::Result<(Self, OwnedFd)> {
+    pub(super) fn connect(number: u64) -> io::Result<(Self, OwnedFd)> {
         let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
-        socket.connect(&address(door)?)?;
+        socket.connect(&address(number)?)?;
         let socket = UnixStream::from(socket);
         check_user(&socket)?;
         let (memory, file) = Memory::create(layout(RING_BYTES))?;

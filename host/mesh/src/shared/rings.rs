@@ -4,7 +4,7 @@
 //! each keeps its own position in memory of its own and only publishes it, so that what the other process does to the
 //! words can make it see a wrong number of bytes, which is found, and nothing else.
 //!
-//! Whoever is about to sleep sets its word, and then looks once more; whoever publishes a position looks at that word
+//! Whoever is about to sleep sets its word, and then reads once more; whoever publishes a position reads that word
 //! afterwards. Between the store and the load of each stands a sequentially consistent fence, so that at least one of
 //! the two sees the other's store: either the sleeper sees the bytes, or it is woken.
 

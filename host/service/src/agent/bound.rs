@@ -131,8 +131,8 @@ impl BoundKeys {
     }
 }
 
-/// Keys that no card has given out: their index is the last of 2^24. What goes by them fails. The lowest byte tells
-/// those of one call apart.
+/// Keys that no card has given out: their index is the last of 2^24. What goes by them fails. The lowest byte
+/// distinguishes those of one call.
 const NO_KEY: u32 = 0xFFFF_FF00;
 
 fn regions_of(call: &mut Call) -> impl Iterator<Item = &mut Region> {

@@ -37,7 +37,7 @@ pub(super) fn read_error(fault: Fault, holder: u32) -> ReadError {
 
 impl Agent {
     /// A lane has failed: the staged collectives of its group need all of them.
-    pub(super) fn look_at_lanes(&mut self) {
+    pub(super) fn check_lanes(&mut self) {
         for (number, group) in &self.groups {
             for lane in &group.lanes {
                 if let Ok(Some(fault)) = self.links.fault(*lane)
@@ -76,7 +76,7 @@ impl Agent {
         self.say(from, context, Body::Process { from: own, to: process, message })
     }
 
-    /// Looks again at what could not be explained before.
+    /// Tries again to explain what could not be explained before.
     pub(super) fn explain_all(&mut self) -> Result<()> {
         std::mem::take(&mut self.unexplained).into_iter().try_for_each(|doubt| self.explain(doubt))
     }

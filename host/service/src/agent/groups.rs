@@ -11,21 +11,21 @@ use crate::error::Result;
 use crate::links::PeerId;
 
 impl Agent {
-    /// A rank tells of its group.
-    pub(super) fn create_group(&mut self, from: PeerId, told: Group) -> Result<()> {
-        let (context, rank) = (told.context(), told.head().rank);
+    /// A rank describes its group.
+    pub(super) fn create_group(&mut self, from: PeerId, given: Group) -> Result<()> {
+        let (context, rank) = (given.context(), given.head().rank);
         let number = context.group;
-        let Some(told) = self.once_reached(from, told)? else { return Ok(()) };
+        let Some(given) = self.once_reached(from, given)? else { return Ok(()) };
         let declined = if self.groups.contains_key(&number) {
             None
         } else {
-            self.declined.tell(number, told.head().communicator, rank)
+            self.declined.notify(number, given.head().communicator, rank)
         };
         let refused = match self.groups.get(&number) {
             _ if declined.is_some() => declined,
             Some(group) => {
                 let elsewhere = group.topology.process_of(rank) != Some(group.own);
-                match group.told.agree(&told) {
+                match group.given.agree(&given) {
                     // Another program may not take the place of a rank.
                     _ if group.members.contains_key(&rank) => {
                         Some(Refused::Process(Refusal::GroupTwice { group: number }))
@@ -35,7 +35,7 @@ impl Agent {
                     Ok(()) => None,
                 }
             }
-            None => self.begin_group(told)?.err(),
+            None => self.begin_group(given)?.err(),
         };
         if let Some(refused) = refused {
             if !self.groups.contains_key(&number) {
@@ -58,10 +58,10 @@ impl Agent {
         Refused::Group(GroupError::Elsewhere { rank, process })
     }
 
-    /// The first rank tells of a group: the other processes are told that this one takes part, or why it does not.
-    fn begin_group(&mut self, told: Group) -> Result<Result<(), Refused>> {
-        let (context, head) = (told.context(), *told.head());
-        let (topology, endpoints) = match told.topology() {
+    /// The first rank describes a group: the other processes are notified that this one takes part, or why it does not.
+    fn begin_group(&mut self, given: Group) -> Result<Result<(), Refused>> {
+        let (context, head) = (given.context(), *given.head());
+        let (topology, endpoints) = match given.topology() {
             Ok(known) => known,
             Err(refused) => return Ok(Err(refused)),
         };
@@ -99,8 +99,8 @@ impl Agent {
         };
         if let Err(refused) = added {
             let ranks = topology.served_by(own).count();
-            let (told, most) = ([head.rank].into_iter(), self.limits.machine.groups);
-            self.declined.add(context.group, head.communicator, refused, ranks, told, most);
+            let (notified, most) = ([head.rank].into_iter(), self.limits.machine.groups);
+            self.declined.add(context.group, head.communicator, refused, ranks, notified, most);
             for (process, peer) in others {
                 if let Some(peer) = peer {
                     self.announced.remove(&(peer, context.group));
@@ -121,7 +121,7 @@ impl Agent {
         let communicator = head.communicator;
         let mut peers = vec![None; endpoints.len()];
         others.iter().for_each(|(process, peer)| peers[*process as usize] = *peer);
-        let state = GroupState { told, topology, own, endpoints, peers, members, lanes, joined };
+        let state = GroupState { given, topology, own, endpoints, peers, members, lanes, joined };
         self.groups.insert(context.group, state);
         let joining = others.clone();
         for (process, peer) in others {
@@ -136,7 +136,7 @@ impl Agent {
             }
             // One that has other settings.
             if !self.groups.contains_key(&context.group) {
-                let refused = self.declined.tell(context.group, communicator, head.rank);
+                let refused = self.declined.notify(context.group, communicator, head.rank);
                 return Ok(Err(refused.unwrap_or(Refused::Group(GroupError::Staging { process }))));
             }
         }
@@ -156,7 +156,7 @@ impl Agent {
         Some(refused.refused)
     }
 
-    /// Keeps what a process has said of a group that no rank has told of here yet. What no group follows stays within
+    /// Keeps what a process has said of a group that no rank here has described yet. What no group follows stays within
     /// what a process may have of groups.
     pub(super) fn announce(&mut self, peer: PeerId, group: u32, said: Announced) {
         let communicator = match said.2 {
@@ -182,7 +182,7 @@ impl Agent {
         (from, to): (u32, u32),
         joined: Joined,
     ) -> Result<()> {
-        let is_of = |group: &&GroupState| group.told.head().communicator == joined.communicator;
+        let is_of = |group: &&GroupState| group.given.head().communicator == joined.communicator;
         let Some(group) = self.groups.get(&context.group).filter(is_of) else {
             // Its ranks are ahead of those here, or it is late: of a communicator that had the number before and that
             // this process has declined.
@@ -226,9 +226,9 @@ impl Agent {
         let context = ContextId { group: number, collective: 0 };
         let Some(group) = self.groups.get(&number) else { return Ok(()) };
         let members: Vec<(u32, PeerId)> = group.members.iter().map(|(rank, member)| (*rank, member.peer)).collect();
-        let (communicator, ranks) = (group.told.head().communicator, group.topology.served_by(group.own).count());
-        let told = members.iter().map(|(rank, _)| *rank);
-        self.declined.add(number, communicator, refused, ranks, told, self.limits.machine.groups);
+        let (communicator, ranks) = (group.given.head().communicator, group.topology.served_by(group.own).count());
+        let notified = members.iter().map(|(rank, _)| *rank);
+        self.declined.add(number, communicator, refused, ranks, notified, self.limits.machine.groups);
         self.remove_group(number);
         members.into_iter().try_for_each(|(rank, peer)| self.say(peer, context, Body::GroupRefused { rank, refused }))
     }

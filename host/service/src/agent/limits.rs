@@ -1,8 +1,8 @@
-//! Bounds of a service process beside those of its state machine.
+//! Bounds of a service process in addition to those of its state machine.
 
 use flexcast_proto::service::{Limits, Staging, Topology};
 
-/// Bounds of a service process beside those of its state machine.
+/// Bounds of a service process in addition to those of its state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgentLimits {
     /// Groups, collectives and Reads.
@@ -11,7 +11,7 @@ pub struct AgentLimits {
     pub peers: u32,
     /// Memory keys of each rank's program at a time.
     pub keys: u32,
-    /// Keys that each program binds to its memory, beside those; 0: none are taken, and all memory has keys of its own.
+    /// Keys that each program binds to its memory, in addition; 0: none are taken, and all memory has keys of its own.
     pub bound_keys: u32,
     /// Queue pairs for transfers: one for each service process of each group.
     pub lanes: u32,

@@ -14,11 +14,11 @@ use crate::multicast::{Datagrams, Fate};
 pub(super) struct Member {
     /// None without multicast, before and after the processes have agreed.
     datagrams: Option<Datagrams>,
-    /// By service process: its end, once it has told.
+    /// By service process: its end, once it has announced that.
     ends: Vec<Option<MulticastEnd>>,
     /// Runs on their way: collective and work.
     sending: Vec<(u64, u32, Work)>,
-    /// The machine has gone on since chunks that came early were looked at.
+    /// The machine has gone on since chunks that came early were checked.
     pub(super) has_moved: bool,
 }
 
@@ -37,7 +37,7 @@ impl Member {
         Some(MulticastEnd { queue_pair: datagrams.qpn(), chunk_bytes: Datagrams::chunk_bytes(pd) })
     }
 
-    pub(super) fn hear(&mut self, process: u32, end: Option<MulticastEnd>) {
+    pub(super) fn receive_end(&mut self, process: u32, end: Option<MulticastEnd>) {
         if let Some(place) = self.ends.get_mut(process as usize) {
             *place = end;
         }
@@ -83,7 +83,7 @@ impl Agent {
         members.fold((0, 0), |(pairs, bytes), member| (pairs + member.queue_pairs(), bytes + member.memory_bytes()))
     }
 
-    /// All processes of a group have told of themselves: they multicast if all can, with chunks of one length.
+    /// All processes of a group have described themselves: they multicast if all can, with chunks of one length.
     pub(super) fn agree_on_multicast(&mut self, number: u32) {
         let Some(state) = self.groups.get(&number) else { return };
         let Some(group) = self.staged.groups.get_mut(&number) else { return };
@@ -122,7 +122,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Takes what has come by multicast, and tells machines the time that wait for it. Returns whether there was
+    /// Takes what has come by multicast, and passes the time to machines that wait for it. Returns whether there was
     /// anything.
     pub(super) fn poll_multicast(&mut self) -> Result<bool> {
         let mut any = false;

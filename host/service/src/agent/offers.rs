@@ -2,9 +2,9 @@
 //! end hold.
 //!
 //! A program that computes takes no messages. What comes behind its last receive its card refuses, and the card of this
-//! process tries again after the time that the refusal names, which is long beside a copy; so it is with answers that
-//! come all at once, when the program has computed. Further blocks therefore wait here, where each answer makes room
-//! for one.
+//! process tries again after the time that the refusal names, which is long compared with a copy; so it is with answers
+//! that come all at once, when the program has computed. Further blocks therefore wait here, where each answer makes
+//! room for one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

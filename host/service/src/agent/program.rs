@@ -32,7 +32,7 @@ impl Program {
         }
     }
 
-    /// Forgets which group it has told of last.
+    /// Forgets which group it has described last.
     pub(super) fn forget_groups(&mut self) {
         self.groups = Assembler::new(flexcast_proto::MAX_RANKS);
     }

@@ -22,7 +22,7 @@ pub(super) struct Reach {
     there: BTreeMap<Endpoint, PeerId>,
     /// For the owner, in order.
     actions: VecDeque<ConnectionAction<Endpoint>>,
-    /// Ranks that have told of groups which wait, in order.
+    /// Ranks that have described groups which wait, in order.
     waiting: Vec<(PeerId, Group)>,
     /// By group: the connections that it holds or waits for, and whether the cache has granted them.
     held: BTreeMap<u32, BTreeMap<Endpoint, bool>>,
@@ -162,7 +162,7 @@ impl Agent {
     pub fn is_unreachable(&mut self, endpoint: Endpoint) -> Result<()> {
         let Some(reach) = &mut self.reach else { return Ok(()) };
         reach.cached(|cache, actions| cache.lost(endpoint, actions));
-        let waits = |group: &u32| reach.waiting.iter().any(|(_, told)| told.context().group == *group);
+        let waits = |group: &u32| reach.waiting.iter().any(|(_, given)| given.context().group == *group);
         let of: Vec<u32> =
             reach.held.iter().filter(|(_, held)| held.contains_key(&endpoint)).map(|(group, _)| *group).collect();
         let of: Vec<u32> = of.into_iter().filter(waits).collect();
@@ -174,7 +174,7 @@ impl Agent {
     #[must_use]
     pub fn wanted(&self) -> BTreeSet<Endpoint> {
         let Some(reach) = &self.reach else { return BTreeSet::new() };
-        let held = reach.waiting.iter().filter_map(|(_, told)| reach.held.get(&told.context().group)).flatten();
+        let held = reach.waiting.iter().filter_map(|(_, given)| reach.held.get(&given.context().group)).flatten();
         let missing = held.filter(|(endpoint, granted)| !**granted || !reach.there.contains_key(endpoint));
         missing.map(|(endpoint, _)| *endpoint).collect()
     }
@@ -186,12 +186,13 @@ impl Agent {
     pub fn give_up(&mut self, endpoint: Endpoint) -> Result<()> {
         let Some(reach) = &self.reach else { return Ok(()) };
         let waits = |number: &u32| reach.held.get(number).is_some_and(|held| held.contains_key(&endpoint));
-        let groups: BTreeSet<u32> = reach.waiting.iter().map(|(_, told)| told.context().group).filter(waits).collect();
+        let groups: BTreeSet<u32> =
+            reach.waiting.iter().map(|(_, given)| given.context().group).filter(waits).collect();
         groups.into_iter().try_for_each(|group| self.refuse_waiting(group, endpoint))
     }
 
     /// The other process sends nothing more.
-    pub fn hears_goodbye(&mut self, endpoint: Endpoint) {
+    pub fn receives_goodbye(&mut self, endpoint: Endpoint) {
         if let Some(reach) = &mut self.reach {
             reach.cached(|cache, actions| cache.goodbye(endpoint, actions));
         }
@@ -244,27 +245,27 @@ impl Agent {
 
     pub(super) fn waiting_groups(&self) -> usize {
         self.reach.as_ref().map_or(0, |reach| {
-            let mut groups: Vec<u32> = reach.waiting.iter().map(|(_, told)| told.context().group).collect();
+            let mut groups: Vec<u32> = reach.waiting.iter().map(|(_, given)| given.context().group).collect();
             groups.sort_unstable();
             groups.dedup();
             groups.len()
         })
     }
 
-    /// A group as a rank has told of it, if all its processes are connected; else it waits.
-    pub(super) fn once_reached(&mut self, from: PeerId, told: Group) -> Result<Option<Group>> {
+    /// A group as a rank has described it, if all its processes are connected; else it waits.
+    pub(super) fn once_reached(&mut self, from: PeerId, given: Group) -> Result<Option<Group>> {
         let (own, limit) = (self.endpoint, self.limits.peers as usize);
-        let Some(reach) = &mut self.reach else { return Ok(Some(told)) };
-        let (context, rank) = (told.context(), told.head().rank);
+        let Some(reach) = &mut self.reach else { return Ok(Some(given)) };
+        let (context, rank) = (given.context(), given.head().rank);
         let number = context.group;
         if self.groups.contains_key(&number) {
-            return Ok(Some(told));
+            return Ok(Some(given));
         }
         if !reach.held.contains_key(&number) {
             // What is wrong with it is said where it begins.
-            let Ok((_, endpoints)) = told.topology() else { return Ok(Some(told)) };
+            let Ok((_, endpoints)) = given.topology() else { return Ok(Some(given)) };
             if !endpoints.contains(&own) {
-                return Ok(Some(told));
+                return Ok(Some(given));
             }
             let mut held = BTreeMap::new();
             let mut full = None;
@@ -283,7 +284,7 @@ impl Agent {
             }
         }
         if reach.is_whole(number) {
-            return Ok(Some(told));
+            return Ok(Some(given));
         }
         if reach.waiting.len() >= limit {
             let limit = limit as u32;
@@ -291,7 +292,7 @@ impl Agent {
             self.say(from, context, Body::GroupRefused { rank, refused })?;
             return Ok(None);
         }
-        reach.waiting.push((from, told));
+        reach.waiting.push((from, given));
         Ok(None)
     }
 
@@ -301,10 +302,10 @@ impl Agent {
     /// The card has failed.
     pub(crate) fn resume(&mut self) -> Result<()> {
         while let Some(reach) = &mut self.reach {
-            let ready = reach.waiting.iter().position(|(_, told)| reach.is_whole(told.context().group));
+            let ready = reach.waiting.iter().position(|(_, given)| reach.is_whole(given.context().group));
             let Some(at) = ready else { break };
-            let (from, told) = reach.waiting.remove(at);
-            self.create_group(from, told)?;
+            let (from, given) = reach.waiting.remove(at);
+            self.create_group(from, given)?;
         }
         self.carry_out()
     }
@@ -313,19 +314,19 @@ impl Agent {
         let context = ContextId { group: number, collective: 0 };
         let Some(reach) = &mut self.reach else { return Ok(()) };
         let (refused, kept): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut reach.waiting).into_iter().partition(|(_, told)| told.context().group == number);
+            std::mem::take(&mut reach.waiting).into_iter().partition(|(_, given)| given.context().group == number);
         reach.waiting = kept;
-        let told: Vec<u32> = refused.iter().map(|(_, told)| told.head().rank).collect();
-        let mut told_others = false;
+        let notified: Vec<u32> = refused.iter().map(|(_, given)| given.head().rank).collect();
+        let mut notified_others = false;
         for (from, group) in refused {
             let Ok((topology, endpoints)) = group.topology() else { continue };
             let process = endpoints.iter().position(|other| *other == endpoint).unwrap_or(0) as u32;
             let why = Refused::Group(GroupError::Unreachable { process });
             let own = endpoints.iter().position(|other| *other == self.endpoint).unwrap_or(0) as u32;
-            if !std::mem::replace(&mut told_others, true) {
+            if !std::mem::replace(&mut notified_others, true) {
                 let communicator = group.head().communicator;
                 let (ranks, most) = (topology.served_by(own).count(), self.limits.machine.groups);
-                self.declined.add(number, communicator, why, ranks, told.iter().copied(), most);
+                self.declined.add(number, communicator, why, ranks, notified.iter().copied(), most);
                 for (to, other) in (0..).zip(&endpoints) {
                     if let Some(peer) = self.peer_at(other) {
                         let joined = Err(JoinRefused { communicator, refused: why });
@@ -353,7 +354,7 @@ impl Agent {
         match role {
             Role::Program(_) => {
                 reach.waiting.retain(|(from, _)| *from != peer);
-                let waits = |group: u32| reach.waiting.iter().any(|(_, told)| told.context().group == group);
+                let waits = |group: u32| reach.waiting.iter().any(|(_, given)| given.context().group == group);
                 let idle: Vec<u32> = reach
                     .held
                     .keys()

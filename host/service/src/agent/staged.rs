@@ -1,7 +1,7 @@
 //! Staged collectives of a service process: Ibcast and Iallgather through memory of the card.
 //!
 //! Each group has staging memory of its own, which the other processes of the group may read. A rank names its buffers
-//! by the alias keys of its own service process, and that one tells the others: a remote process writes by them over
+//! by the alias keys of its own service process, which passes them to the others: a remote process writes by them over
 //! its lane to the rank's process, whose protection domain they are of. Data and flag of a rank go over that one queue
 //! pair, so that the flag comes last.
 
@@ -43,7 +43,7 @@ pub(super) struct StagedGroup {
     pub(super) memory: MemoryRegion,
     /// By service process: its staging memory, once it takes part.
     theirs: Vec<Option<Region>>,
-    /// By collective: what ranks of this process have called, until all of them have and the others are told.
+    /// By collective: what ranks of this process have called, until all of them have and the others are notified.
     called: BTreeMap<u32, (Descriptor, BTreeMap<u32, Part>)>,
     /// The rank that the last collective was first written to.
     first_target: Option<u32>,
@@ -180,7 +180,7 @@ impl Agent {
         Ok(Some(StagingMemory { region, segments, scatter_bytes, reader, multicast: end }))
     }
 
-    /// Another process has told of its memory: whether the two have the same settings.
+    /// Another process has announced its memory: whether the two have the same settings.
     pub(super) fn join_staging(
         &mut self,
         number: u32,
@@ -192,7 +192,7 @@ impl Agent {
             (None, None) => Ok(()),
             (Some((staging, group)), Some(memory)) if memory.agrees(&staging) => {
                 group.theirs[process as usize] = Some(memory.region);
-                group.multicast.hear(process, memory.multicast);
+                group.multicast.receive_end(process, memory.multicast);
                 Ok(())
             }
             _ => Err(differs),
@@ -217,8 +217,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Another process tells what ranks of its own have called.
-    pub(super) fn hear_task(&mut self, from: PeerId, context: ContextId, task: &TaskPart<'_>) -> Result<()> {
+    /// Another process reports what ranks of its own have called.
+    pub(super) fn receive_task(&mut self, from: PeerId, context: ContextId, task: &TaskPart<'_>) -> Result<()> {
         let ContextId { group, collective } = context;
         // One that has ended here.
         let Some(state) = self.groups.get(&group) else { return Ok(()) };
@@ -237,7 +237,7 @@ impl Agent {
     }
 
     /// A message of another process.
-    pub(super) fn hear_staged(
+    pub(super) fn receive_staged(
         &mut self,
         from: PeerId,
         context: ContextId,
@@ -334,7 +334,7 @@ impl Agent {
         Ok(())
     }
 
-    /// A call of a rank of this process is taken: once all of them have called, the other processes are told, also
+    /// A call of a rank of this process is taken: once all of them have called, the other processes are notified, also
     /// where the machine has ended the collective with this call because it has nothing to write. `oldest` is the one
     /// that was under way before.
     fn has_called(
@@ -487,7 +487,7 @@ impl Agent {
                 self.say(peer, context, Body::Staged { from, to, message })
             }
             StagedAction::Fail { rank, failure } => {
-                self.tell(rank, ContextId { group: number, collective: 0 }, Body::GroupFailed { rank, failure })
+                self.say_to_rank(rank, ContextId { group: number, collective: 0 }, Body::GroupFailed { rank, failure })
             }
         }
     }
@@ -534,7 +534,7 @@ impl Agent {
             let StagedTransfer { group, collective, work, error, .. } = *transfer;
             self.staged.transfers.remove(&token);
             match error {
-                // The far end knows why, and tells.
+                // The far end knows why, and reports it.
                 Some(Fault { failed_rank: None, .. }) => {}
                 error => {
                     // Where it has failed `Broken` has come before it, with the failed rank.

@@ -121,7 +121,7 @@ numbers! {
     connect_ms = 5_000, 10..=600_000, true;
     /// Longest time that collectives have to end when the daemon stops.
     stop_timeout_ms = 30_000, 0..=3_600_000, true;
-    /// How long a process looks for work without a pause after it has had some.
+    /// How long a process polls for work without a pause after it has had some.
     busy_poll_ms = 1_000, 0..=3_600_000, false;
 }
 
@@ -140,7 +140,7 @@ numbers! {
     peers = 1_152, 1..=65_536, false;
     /// Memory keys of each program.
     keys = 1_024, 1..=1_048_576, true;
-    /// Keys that each program may bind to its memory, beside those; 0: none are taken.
+    /// Keys that each program may bind to its memory, in addition; 0: none are taken.
     bound_keys = 64, 0..=4_096, true;
     /// Queue pairs for transfers.
     queue_pairs = 8_192, 1..=1_048_576, false;
@@ -206,7 +206,7 @@ pub struct Config {
     pub status_socket: PathBuf,
     /// Folder of the lock.
     pub lock_directory: PathBuf,
-    /// Where metrics are told; none: nowhere.
+    /// Where metrics are served; none: nowhere.
     pub metrics: Option<SocketAddr>,
     /// Level of the log.
     pub log: String,
@@ -326,7 +326,7 @@ impl Config {
         })
     }
 
-    /// What service processes are told of it. `epoch`: drawn when the daemon has started.
+    /// What it gives to service processes. `epoch`: drawn when the daemon has started.
     #[must_use]
     pub fn settings(&self, secret: Secret, epoch: u64) -> ServerSettings {
         let Bounds {
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn errors_name_file_line_key_value_and_limit() {
-        for (more, told) in [
+        for (more, expected) in [
             ("porta = 1", "service.toml, line 4: unknown field `porta`"),
             ("port = \"x\"", "service.toml, line 4: invalid type: string \"x\""),
             ("port = 0", "service.toml, line 4: `port` is 0, but must be 1 to 65535"),
@@ -424,7 +424,7 @@ mod tests {
             ("= 3", "service.toml, line 4: "),
         ] {
             let error = parse(&format!("{LEAST}{more}\n")).expect_err(more).to_string();
-            assert!(error.contains(told), "{more}: {error}");
+            assert!(error.contains(expected), "{more}: {error}");
         }
         let error = parse("device = \"a\"\nlisten = \"0.0.0.0\"\nsecret = \"b\"").expect_err("all").to_string();
         assert!(error.contains("line 2: `listen` is 0.0.0.0, but must be an IPv4 or IPv6 address"), "{error}");

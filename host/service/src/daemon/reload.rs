@@ -60,8 +60,8 @@ mod tests {
             ("debug", 9, 3, 20)
         );
         assert_eq!((restart.len(), merged.multicast), (4, false), "{restart:?}");
-        let told = "`multicast` stays off until the daemon is restarted, and is not auto";
-        assert!(restart.iter().any(|line| line == told), "{restart:?}");
+        let line = "`multicast` stays off until the daemon is restarted, and is not auto";
+        assert!(restart.iter().any(|other| other == line), "{restart:?}");
         assert!(restart[0].contains("`port` stays 4870 until the daemon is restarted, and is not 99"), "{restart:?}");
         assert_eq!(super::merged(&running, running.clone()), (running.clone(), vec![]));
     }

@@ -20,8 +20,8 @@ use super::status::{State, Status};
 use super::{DaemonError, read_secret};
 use crate::net::processes::Processes;
 
-/// Between two looks at signals and at the processes.
-const LOOK_MS: u8 = 50;
+/// Between two checks of signals and of the processes.
+const POLL_MS: u8 = 50;
 
 /// A daemon that runs.
 struct Daemon<'p> {
@@ -35,7 +35,7 @@ struct Daemon<'p> {
     log: &'p dyn Fn(&str),
 }
 
-/// Runs the daemon with the configuration file at `path`, until it is told to stop. `log` sets the level of the log,
+/// Runs the daemon with the configuration file at `path`, until it is asked to stop. `log` sets the level of the log,
 /// when that changes.
 ///
 /// # Errors
@@ -125,12 +125,12 @@ impl Daemon<'_> {
 
     fn run(&mut self, signals: &Signals, socket: &StatusSocket, http: Option<&Http>) -> Result<(), DaemonError> {
         let watchdog = watchdog_timeout();
-        let mut told = Instant::now();
+        let mut notified = Instant::now();
         let mut turns = Vec::new();
         loop {
             let mut fds = vec![PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
             fds.extend(http.map(|http| PollFd::new(http.as_fd(), PollFlags::POLLIN)));
-            match poll(&mut fds, PollTimeout::from(LOOK_MS)) {
+            match poll(&mut fds, PollTimeout::from(POLL_MS)) {
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(errno) => return Err(DaemonError::system("poll")(errno.into())),
             }
@@ -149,20 +149,20 @@ impl Daemon<'_> {
             if is_over {
                 return Ok(());
             }
-            // The manager is told while all processes go on.
-            if watchdog.is_some_and(|bound| told.elapsed() >= bound / 3) {
+            // The manager is notified while all processes go on.
+            if watchdog.is_some_and(|bound| notified.elapsed() >= bound / 3) {
                 let now = self.processes.turns();
                 if now.iter().zip(&turns).all(|(now, before)| now != before) {
                     notify(&[NotifyState::Watchdog]);
                 }
-                (told, turns) = (Instant::now(), now);
+                (notified, turns) = (Instant::now(), now);
             }
         }
     }
 
     fn stop(&mut self) {
         if self.state == State::Stopping {
-            tracing::warn!("told to stop once more: ending at once");
+            tracing::warn!("asked to stop once more: ending at once");
             self.processes.end();
             return;
         }

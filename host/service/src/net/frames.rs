@@ -110,8 +110,8 @@ mod tests {
         .unzip()
     }
 
-    /// What is heard of a stream, and how it ends if not well.
-    fn heard(stream: &[u8], step: usize, tagged: bool) -> (Vec<Vec<u8>>, Option<GreetingError>) {
+    /// What is received of a stream, and how it ends if not well.
+    fn received(stream: &[u8], step: usize, tagged: bool) -> (Vec<Vec<u8>>, Option<GreetingError>) {
         let (mut frames, mut from, mut found) = (Frames::default(), Slow(stream, step), Vec::new());
         if tagged {
             frames.expect(MessageTags::new(&[7; 32]));
@@ -132,12 +132,12 @@ mod tests {
     fn messages_come_whole_in_whatever_parts() {
         for (step, tagged) in [1, 3, 16, 33, 4096].into_iter().zip([false, true].into_iter().cycle()) {
             let (messages, sent) = messages(tagged);
-            assert_eq!(heard(&sent.concat(), step, tagged), (messages, None), "{step} bytes at a time");
+            assert_eq!(received(&sent.concat(), step, tagged), (messages, None), "{step} bytes at a time");
         }
     }
 
     #[test]
-    fn what_was_changed_repeated_left_out_or_put_in_is_heard_up_to_there() {
+    fn what_was_changed_repeated_left_out_or_put_in_is_received_up_to_there() {
         let (messages, sent) = messages(true);
         let flipped = |at: usize| {
             let mut sent = sent.clone();
@@ -153,7 +153,7 @@ mod tests {
             ("one without a tag", [&sent[..2], &messages[2..3], &sent[2..]].concat().concat()),
         ];
         for (what, stream) in cases {
-            assert_eq!(heard(&stream, 4096, true), (messages[..2].to_vec(), Some(GreetingError::Forged)), "{what}");
+            assert_eq!(received(&stream, 4096, true), (messages[..2].to_vec(), Some(GreetingError::Forged)), "{what}");
         }
     }
 

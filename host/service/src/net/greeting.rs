@@ -29,7 +29,7 @@ pub enum GreetingError {
     Format(FormatError),
     /// A message with another tag than is due.
     #[error(
-        "what comes was changed, copied or inserted on the way: look for whoever has access to the network between the \
+        "what comes was changed, copied or inserted on the way: find out who has access to the network between the \
          two"
     )]
     Forged,
@@ -43,7 +43,7 @@ pub enum GreetingError {
 
 impl GreetingError {
     /// How a service process counts it, and what it answers.
-    pub(crate) const fn told(self) -> (Reason, Option<Rejection>) {
+    pub(crate) const fn reason_and_answer(self) -> (Reason, Option<Rejection>) {
         match self {
             Self::Hello(HelloError::Tag) | Self::Rejected(Rejection::Secret) => {
                 (Reason::Secret, Some(Rejection::Secret))
@@ -101,7 +101,7 @@ impl Incoming {
     ///
     /// # Errors
     /// The connection is to be refused.
-    pub(crate) fn hear(&mut self, body: &Body<'_>, secret: &Secret) -> Result<Step, GreetingError> {
+    pub(crate) fn receive(&mut self, body: &Body<'_>, secret: &Secret) -> Result<Step, GreetingError> {
         match (std::mem::replace(self, Self::Over), body) {
             (Self::Hello { nonce }, Body::Hello(hello)) => {
                 let accepting = Accepting::new(secret, *hello, nonce, &keyed_hash);
@@ -173,7 +173,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// There will be no connection.
-    pub(crate) fn hear(&mut self, body: &Body<'_>) -> Result<Step, GreetingError> {
+    pub(crate) fn receive(&mut self, body: &Body<'_>) -> Result<Step, GreetingError> {
         match (std::mem::replace(self, Self::Over), body) {
             (_, Body::Rejected(rejection)) => Err(GreetingError::Rejected(*rejection)),
             (Self::Challenge(connecting), Body::Challenge(challenge)) => {
@@ -243,28 +243,28 @@ mod tests {
     #[test]
     fn both_sides_are_there_after_both_heartbeats() {
         let (mut incoming, mut outgoing, hello, secret) = pair([9, 9]);
-        let challenge = said(incoming.hear(&hello, &secret));
-        let proof = said(outgoing.hear(&challenge));
-        assert!(matches!(incoming.hear(&proof, &secret), Ok(Step::Decide(Hello { epoch: 7, .. }))));
+        let challenge = said(incoming.receive(&hello, &secret));
+        let proof = said(outgoing.receive(&challenge));
+        assert!(matches!(incoming.receive(&proof, &secret), Ok(Step::Decide(Hello { epoch: 7, .. }))));
         let (proof, theirs) = incoming.accept().expect("it is to be decided");
-        let Ok(Step::Establish(own)) = outgoing.hear(&proof) else { panic!("no session") };
+        let Ok(Step::Establish(own)) = outgoing.receive(&proof) else { panic!("no session") };
         assert_eq!((own.send, own.receive), (theirs.receive, theirs.send));
-        assert_eq!(outgoing.hear(&Body::Welcome(WELCOME)), Ok(Step::Open));
-        assert_eq!(incoming.hear(&Body::Link(LINK), &secret), Ok(Step::Far(LINK)));
-        assert_eq!(outgoing.hear(&Body::Link(LINK)), Ok(Step::Far(LINK)));
+        assert_eq!(outgoing.receive(&Body::Welcome(WELCOME)), Ok(Step::Open));
+        assert_eq!(incoming.receive(&Body::Link(LINK), &secret), Ok(Step::Far(LINK)));
+        assert_eq!(outgoing.receive(&Body::Link(LINK)), Ok(Step::Far(LINK)));
         assert_eq!(incoming.far(), Some(LINK));
-        assert_eq!(incoming.hear(&HEARTBEAT, &secret), Ok(Step::There));
-        assert_eq!((outgoing.hear(&HEARTBEAT), outgoing.welcome()), (Ok(Step::There), Some(WELCOME)));
+        assert_eq!(incoming.receive(&HEARTBEAT, &secret), Ok(Step::There));
+        assert_eq!((outgoing.receive(&HEARTBEAT), outgoing.welcome()), (Ok(Step::There), Some(WELCOME)));
     }
 
     #[test]
-    fn another_secret_is_seen_by_who_connects_and_told() {
+    fn another_secret_is_seen_by_who_connects_and_reported() {
         let (mut incoming, mut outgoing, hello, secret) = pair([9, 8]);
-        let challenge = said(incoming.hear(&hello, &secret));
-        let error = outgoing.hear(&challenge).expect_err("another secret");
-        assert_eq!(error.told(), (Reason::Secret, Some(Rejection::Secret)));
-        let error = incoming.hear(&Body::Rejected(Rejection::Secret), &secret).expect_err("told");
-        assert_eq!(error.told().0, Reason::Secret);
+        let challenge = said(incoming.receive(&hello, &secret));
+        let error = outgoing.receive(&challenge).expect_err("another secret");
+        assert_eq!(error.reason_and_answer(), (Reason::Secret, Some(Rejection::Secret)));
+        let error = incoming.receive(&Body::Rejected(Rejection::Secret), &secret).expect_err("reported");
+        assert_eq!(error.reason_and_answer().0, Reason::Secret);
     }
 
     #[test]
@@ -272,19 +272,19 @@ mod tests {
         let (incoming, _, hello, secret) = pair([9, 9]);
         let mut states = vec![(incoming, "HELLO")];
         let (mut incoming, mut outgoing, ..) = pair([9, 9]);
-        let proof = said(outgoing.hear(&said(incoming.hear(&hello, &secret))));
-        incoming.hear(&proof, &secret).expect("the secret");
+        let proof = said(outgoing.receive(&said(incoming.receive(&hello, &secret))));
+        incoming.receive(&proof, &secret).expect("the secret");
         states.push((incoming, "nothing"));
         let (mut incoming, mut outgoing, hello, secret) = pair([9, 9]);
         assert!(incoming.accept().is_none(), "nothing is to be decided");
         incoming = pair([9, 9]).0;
-        let proof = said(outgoing.hear(&said(incoming.hear(&hello, &secret))));
-        incoming.hear(&proof, &secret).expect("the secret");
+        let proof = said(outgoing.receive(&said(incoming.receive(&hello, &secret))));
+        incoming.receive(&proof, &secret).expect("the secret");
         incoming.accept().expect("it is to be decided");
         states.push((incoming, "LINK"));
         for (mut state, due) in states {
             for body in [Body::Goodbye, Body::Proof(flexcast_proto::service::wire::Proof { tag: [0; 32] }), HEARTBEAT] {
-                let error = state.hear(&body, &secret).expect_err("not due");
+                let error = state.receive(&body, &secret).expect_err("not due");
                 assert!(matches!(error, GreetingError::Order { .. }), "{due}: {error}");
             }
         }

@@ -12,7 +12,7 @@ pub const MISSED: u32 = 4;
 pub(crate) struct Life {
     every: Duration,
     next: Instant,
-    heard: Instant,
+    received: Instant,
     number: u64,
     seen: u64,
     missed: u64,
@@ -21,12 +21,12 @@ pub(crate) struct Life {
 impl Life {
     /// The connection is there now; `every` is the longest time between two heartbeats.
     pub(crate) fn new(every: Duration, now: Instant) -> Self {
-        Self { every, next: now, heard: now, number: 0, seen: 0, missed: 0 }
+        Self { every, next: now, received: now, number: 0, seen: 0, missed: 0 }
     }
 
     /// The other side has said something.
-    pub(crate) fn heard(&mut self, heartbeat: Option<&Heartbeat>, now: Instant) {
-        self.heard = now;
+    pub(crate) fn received(&mut self, heartbeat: Option<&Heartbeat>, now: Instant) {
+        self.received = now;
         self.missed = 0;
         if let Some(heartbeat) = heartbeat {
             self.seen = heartbeat.number;
@@ -45,21 +45,21 @@ impl Life {
 
     /// Whether the other side counts as dead.
     pub(crate) fn is_silent(&self, now: Instant) -> bool {
-        now.duration_since(self.heard) > self.every * MISSED
+        now.duration_since(self.received) > self.every * MISSED
     }
 
     /// Heartbeats that have not come in time since the last call.
     pub(crate) fn newly_missed(&mut self, now: Instant) -> u64 {
         let every = self.every.as_nanos().max(1);
-        let missed = u64::try_from(now.duration_since(self.heard).as_nanos() / every).unwrap_or(u64::MAX);
+        let missed = u64::try_from(now.duration_since(self.received).as_nanos() / every).unwrap_or(u64::MAX);
         let new = missed.saturating_sub(self.missed);
         self.missed = self.missed.max(missed);
         new
     }
 
-    /// When to look again.
+    /// When to check again.
     pub(crate) fn wakes(&self) -> Instant {
-        self.next.min(self.heard + self.every * MISSED)
+        self.next.min(self.received + self.every * MISSED)
     }
 }
 
@@ -74,11 +74,11 @@ mod tests {
         let mut life = Life::new(every, start);
         assert_eq!(life.due(at(0)), Some(Heartbeat { number: 1, seen: 0 }));
         assert_eq!((life.due(at(49)), life.wakes()), (None, at(50)));
-        life.heard(Some(&Heartbeat { number: 9, seen: 1 }), at(49));
+        life.received(Some(&Heartbeat { number: 9, seen: 1 }), at(49));
         assert_eq!(life.due(at(50)), Some(Heartbeat { number: 2, seen: 9 }));
         assert_eq!((life.newly_missed(at(148)), life.newly_missed(at(249)), life.newly_missed(at(250))), (0, 2, 0));
         assert!(!life.is_silent(at(449)) && life.is_silent(at(450)));
-        life.heard(None, at(451));
+        life.received(None, at(451));
         assert!(!life.is_silent(at(800)));
         assert_eq!(life.newly_missed(at(551)), 1, "counted anew");
     }

@@ -8,9 +8,9 @@ mod conn;
 pub(crate) mod counts;
 pub(crate) mod frames;
 pub(crate) mod greeting;
-mod hear;
 pub(crate) mod life;
 pub(crate) mod processes;
+mod receive;
 pub(crate) mod server;
 mod set_up;
 

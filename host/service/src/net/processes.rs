@@ -17,7 +17,7 @@ use super::server::{Server, ServerSettings};
 use crate::agent::{AgentCounts, AgentLook};
 use crate::error::{Error, Result};
 
-/// Between two looks at what others want of a thread, and two accounts of it.
+/// Between two checks of what others want of a thread, and two accounts of it.
 const ACCOUNT: Duration = Duration::from_millis(10);
 /// How long a thread sleeps that has had nothing to do.
 const SLEEP: Duration = Duration::from_millis(1);
@@ -71,7 +71,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// How the threads of a card's processes run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// How long a process looks for work without a pause after it has had some. Then it looks once a millisecond.
+    /// How long a process polls for work without a pause after it has had some. Then it polls once a millisecond.
     pub busy: Duration,
     /// Blocks of late ranks that the list of the card has room for.
     pub list: u64,
@@ -88,7 +88,7 @@ impl Default for Pace {
 #[derive(Debug)]
 pub struct Processes {
     wanted: Arc<Wanted>,
-    looks: Vec<Arc<Mutex<ProcessLook>>>,
+    statuses: Vec<Arc<Mutex<ProcessLook>>>,
     /// Accounts that each thread has given: one that hangs gives none.
     turns: Vec<Arc<AtomicU64>>,
     endpoints: Vec<Endpoint>,
@@ -110,18 +110,18 @@ impl Processes {
             stops: Mutex::new(None),
             ends: AtomicBool::new(false),
         });
-        let (looks, turns, endpoints, threads) = Default::default();
-        let mut this = Self { wanted, looks, turns, endpoints, threads, failed: None };
+        let (statuses, turns, endpoints, threads) = Default::default();
+        let mut this = Self { wanted, statuses, turns, endpoints, threads, failed: None };
         for (number, listener) in listeners.into_iter().enumerate() {
             let pd = ProtectionDomain::new(device)?;
             let server = Server::new(&pd, listener, Arc::clone(&list), settings.clone())?;
             this.endpoints.push(server.endpoint());
-            let look = Arc::new(Mutex::new(look_at(&server)));
-            this.looks.push(Arc::clone(&look));
+            let status = Arc::new(Mutex::new(status_of(&server)));
+            this.statuses.push(Arc::clone(&status));
             let turns = Arc::<AtomicU64>::default();
             this.turns.push(Arc::clone(&turns));
             let wanted = Arc::clone(&this.wanted);
-            let run = move || run(server, &pd, &wanted, (&look, &turns), pace.busy);
+            let run = move || run(server, &pd, &wanted, (&status, &turns), pace.busy);
             let thread = std::thread::Builder::new().name(format!("service-{number}")).spawn(run);
             this.threads.push(thread.map_err(Error::socket("clone"))?);
         }
@@ -137,7 +137,7 @@ impl Processes {
     /// What they have and have done, at most some ten milliseconds ago.
     #[must_use]
     pub fn looks(&self) -> Vec<ProcessLook> {
-        self.looks.iter().map(|look| locked(look).clone()).collect()
+        self.statuses.iter().map(|status| locked(status).clone()).collect()
     }
 
     /// How often each has given an account of itself: a number that does not grow for long is of one that hangs.
@@ -158,7 +158,7 @@ impl Processes {
         self.wanted.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Ends at once: nobody is told, but by the end of its connection.
+    /// Ends at once: a peer sees it by the end of its connection alone.
     pub fn end(&self) {
         self.wanted.ends.store(true, Ordering::Release);
     }
@@ -201,7 +201,7 @@ impl Drop for Processes {
     }
 }
 
-fn look_at(server: &Server) -> ProcessLook {
+fn status_of(server: &Server) -> ProcessLook {
     let cache = server.agent().connection_counts().unwrap_or_default();
     ProcessLook {
         address: address_of(server.endpoint()).to_string(),
@@ -223,7 +223,7 @@ fn run(
     mut server: Server,
     pd: &ProtectionDomain,
     wanted: &Wanted,
-    (look, turns): (&Mutex<ProcessLook>, &AtomicU64),
+    (status, turns): (&Mutex<ProcessLook>, &AtomicU64),
     busy: Duration,
 ) -> Result<()> {
     let relax = pd.device().provider().relax();
@@ -235,7 +235,7 @@ fn run(
         let any = server.turn(now)?;
         if now >= account || server.is_over() {
             account = now + ACCOUNT;
-            *locked(look) = look_at(&server);
+            *locked(status) = status_of(&server);
             turns.fetch_add(1, Ordering::Relaxed);
             let version = wanted.version.load(Ordering::Acquire);
             if std::mem::replace(&mut known, version) != version {

@@ -23,16 +23,16 @@ use super::{endpoint_of, nonce};
 use crate::agent::{Agent, AgentLimits};
 use crate::error::{Error, Result};
 
-/// Between two looks at sockets while there is other work.
-const LOOK: Duration = Duration::from_micros(200);
-/// Between two looks at bounds of time.
+/// Between two polls of sockets while there is other work.
+const SOCKETS: Duration = Duration::from_micros(200);
+/// Between two checks of bounds of time.
 const TIMERS: Duration = Duration::from_millis(2);
 /// Connections that are taken from the system at a time.
 const ACCEPTS: u32 = 64;
 /// What is half open gives way to others of its address after this part of its time, if there are too many.
 const GRACE: u32 = 10;
 
-/// What a service process is told of its surroundings.
+/// What a service process is given of its surroundings.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     /// Bounds of the process.
@@ -86,7 +86,7 @@ pub struct Server {
     /// Until when groups wait for a connection.
     pub(super) wanted: BTreeMap<Endpoint, Instant>,
     pub(super) counts: NetCounts,
-    next_look: Instant,
+    next_sockets: Instant,
     next_timers: Instant,
     /// No new connections; until when collectives may end.
     pub(super) stops: Option<Instant>,
@@ -134,7 +134,7 @@ impl Server {
             set_ups,
             wanted,
             counts,
-            next_look: now,
+            next_sockets: now,
             next_timers: now,
             stops: None,
             is_over: false,
@@ -176,7 +176,7 @@ impl Server {
         self.settings = ServerSettings { limits, connections, epoch, ..settings };
     }
 
-    /// Takes no connections any more. Collectives may end until `until`; then everybody is told, and it is over.
+    /// Takes no connections any more. Collectives may end until `until`; then everybody is notified, and it is over.
     pub const fn stop(&mut self, until: Instant) {
         if self.stops.is_none() {
             self.stops = Some(until);
@@ -198,9 +198,9 @@ impl Server {
         if any {
             self.follow(now)?;
         }
-        if now >= self.next_look {
-            self.next_look = now + LOOK;
-            any |= self.look(now, Duration::ZERO)?;
+        if now >= self.next_sockets {
+            self.next_sockets = now + SOCKETS;
+            any |= self.poll_sockets(now, Duration::ZERO)?;
         }
         if now >= self.next_timers {
             self.next_timers = now + TIMERS;
@@ -215,10 +215,10 @@ impl Server {
     /// # Errors
     /// As [`Server::turn`].
     pub fn rest(&mut self, most: Duration) -> Result<bool> {
-        self.look(Instant::now(), most)
+        self.poll_sockets(Instant::now(), most)
     }
 
-    fn look(&mut self, now: Instant, wait: Duration) -> Result<bool> {
+    fn poll_sockets(&mut self, now: Instant, wait: Duration) -> Result<bool> {
         let mut events = [EpollEvent::empty(); 64];
         let wait = u16::try_from(wait.as_millis()).unwrap_or(u16::MAX);
         let found = match self.epoll.wait(&mut events, wait) {
@@ -406,7 +406,7 @@ impl Server {
         Ok(())
     }
 
-    /// Tells everybody that it ends, once collectives are over or have had their time.
+    /// Notifies everybody that it ends, once collectives are over or have had their time.
     fn finish(&mut self, now: Instant) {
         let Some(until) = self.stops.filter(|_| !self.is_over) else { return };
         if now < until && !self.agent.is_quiet() {
@@ -418,12 +418,12 @@ impl Server {
         self.is_over = true;
     }
 
-    /// A connection is over: the other side is told why if it was refused, and what takes part by it has died.
+    /// A connection is over: the other side is sent the reason if it was refused, and what takes part by it has died.
     pub(super) fn end(&mut self, mut conn: Conn, ended: Ended) -> Result<()> {
         let limit = self.settings.greetings;
         let (reason, rejection) = match ended {
             Ended::Refused(error) => {
-                let (reason, rejection) = error.told();
+                let (reason, rejection) = error.reason_and_answer();
                 let own = if let GreetingError::Rejected(rejection) = error { Some(rejection) } else { rejection };
                 (reason, own)
             }

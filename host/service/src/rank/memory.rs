@@ -13,7 +13,7 @@ use crate::keys;
 
 /// A card binds or frees a key within microseconds.
 const BOUND: Bound = Bound::millis(50).with_looks(1_000_000);
-/// Calls that are remembered of memory before those that have ended are looked for.
+/// Calls that are remembered of memory before those that have ended are searched for.
 const MANY_CALLS: usize = 64;
 
 const NOTHING: ContextId = ContextId { group: 0, collective: 0 };
@@ -166,7 +166,7 @@ impl Client {
         self.memory.get(memory.0 as usize)?.as_ref()?.name()
     }
 
-    /// Lets the service process use memory: [`Client::key`] tells when it can. By a free key of the pool that is at
+    /// Lets the service process use memory: [`Client::key`] says when it can. By a free key of the pool that is at
     /// once: a work request of the host is all that it takes.
     ///
     /// # Errors
@@ -184,16 +184,16 @@ impl Client {
     /// As [`Client::share`].
     pub fn share_by_own_key(&mut self, region: MemoryRegion) -> Result<MemoryId> {
         let region = ExportedRegion::new(region, AccessKey::random()?)?;
-        let told = keys::told(&region.export(), 1);
+        let announced = keys::announced(&region.export(), 1);
         self.keep(Memory { way: Way::Exported(region), alias: None, back: take_back::Back::No, calls: Vec::new() });
-        self.tell_of_last(Body::KeyExport(told))
+        self.announce_last(Body::KeyExport(announced))
     }
 
     fn keep(&mut self, memory: Memory) {
         self.memory.push(Some(memory));
     }
 
-    fn tell_of_last(&mut self, body: Body<'_>) -> Result<MemoryId> {
+    fn announce_last(&mut self, body: Body<'_>) -> Result<MemoryId> {
         if let Err(error) = self.say(NOTHING, body) {
             // The caller has no number to take it back by, and may free what it is of.
             self.memory.pop();
@@ -234,15 +234,15 @@ impl Client {
             });
         };
         let key = pool.exports[slot].key;
-        let told = keys::bound(binding.region(), (key, generation), pool.exports[slot].vhca, address);
+        let announced = keys::bound(binding.region(), (key, generation), pool.exports[slot].vhca, address);
         pool.bound.insert(alias, MemoryId(self.memory.len() as u32));
         let (way, back) = (Way::Bound { binding, key, generation }, take_back::Back::No);
         self.keep(Memory { way, alias: Some(Ok(alias)), back, calls: Vec::new() });
-        let told = self.tell_of_last(Body::KeyExport(told));
-        if let (Err(_), Some(pool)) = (&told, &mut self.pool) {
+        let announced = self.announce_last(Body::KeyExport(announced));
+        if let (Err(_), Some(pool)) = (&announced, &mut self.pool) {
             pool.bound.remove(&alias);
         }
-        told.map(Ok)
+        announced.map(Ok)
     }
 
     /// Memory that is there.

@@ -18,7 +18,7 @@ use flexio::MemoryRegion;
 use super::{Client, FLAGS, Membership, MemoryId, Named};
 use crate::error::{Error, Result};
 
-/// Data of a segment begins at a multiple of so many bytes: a cache line, apart from flags.
+/// Data of a segment begins at a multiple of so many bytes: a cache line, separate from flags.
 const DATA_ALIGN_BYTES: u64 = 64;
 
 const NOTHING: Region = Region { address: 0, key: 0, bytes: 0 };
@@ -26,7 +26,7 @@ const NOTHING: Region = Region { address: 0, key: 0, bytes: 0 };
 /// A staged collective that a rank has called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StagedCall {
-    /// Which one: staged collectives of a group are counted apart from others.
+    /// Which one: staged collectives of a group are counted separately from others.
     pub context: ContextId,
     /// Whose call.
     pub rank: u32,
@@ -101,7 +101,7 @@ fn data_offset(topology: &Topology) -> u64 {
 
 impl Client {
     fn staged_member(&self, group: u32, rank: u32) -> Result<(&Membership, &Arc<Topology>)> {
-        let membership = self.members.get(&(group, rank)).filter(|membership| membership.flags_told);
+        let membership = self.members.get(&(group, rank)).filter(|membership| membership.flags_sent);
         let order =
             Error::Order { what: "a collective of a group that has not been joined", next: "wait for `has_joined`" };
         membership.and_then(|membership| Some((membership, membership.staged.topology.as_ref()?))).ok_or(order)
@@ -139,7 +139,7 @@ impl Client {
     }
 
     /// Calls a non-blocking Broadcast of all of `buffer`: the message of `root`, and where it goes on the others. The
-    /// buffer is the service processes' until [`Client::end_staged`] tells of the end. With hierarchical delivery the
+    /// buffer is the service processes' until [`Client::end_staged`] reports the end. With hierarchical delivery the
     /// first rank of each host gives `segment`, memory of [`Client::segment_bytes`] that all ranks of its host can
     /// read, until each of them has ended the collective.
     ///
@@ -284,7 +284,7 @@ impl Client {
         found.map(|(memory, offset)| (memory, offset, bytes)).ok_or_else(refused)
     }
 
-    /// Whether the flags of all service processes that write to a rank say that a collective has ended well: a look at
+    /// Whether the flags of all service processes that write to a rank say that a collective has ended well: it reads
     /// memory alone. `segment` is the segment of the host as this program sees it; only ranks other than the first of a
     /// host need it, and only where the delivery is hierarchical.
     ///
@@ -306,7 +306,7 @@ impl Client {
 
     fn segment_of<'m>(&'m self, posted: &Posted, given: Option<&'m MemoryRegion>) -> Result<&'m MemoryRegion> {
         let order = Error::Order {
-            what: "a look at a hierarchical collective without the segment of the host",
+            what: "a check of a hierarchical collective without the segment of the host",
             next: "give the segment of the host's first rank",
         };
         posted.segment.map(|segment| self.region(segment)).or(given).ok_or(order)

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 pub(super) enum Back {
     /// The service process may use it.
     No,
-    /// It has been told not to.
-    Told,
+    /// It has been notified not to.
+    Revoked,
     /// The same, and nobody wants the memory.
     Dropped,
     /// Its alias is gone.
@@ -38,7 +38,7 @@ impl Client {
         if exported.back != Back::No || self.is_gone {
             return Ok(());
         }
-        exported.back = Back::Told;
+        exported.back = Back::Revoked;
         let Some(name) = exported.name() else { return Ok(()) };
         let is_idle = self.is_bound(memory) && self.is_idle(memory);
         match self.say(ContextId { group: 0, collective: 0 }, Body::KeyRevoke { name, is_idle }) {
@@ -86,12 +86,12 @@ impl Client {
 
     pub(super) fn is_revoked(&mut self, name: KeyName) {
         let is_it = |slot: &Option<Memory>| {
-            let is_due = |memory: &Memory| matches!(memory.back, Back::Told | Back::Dropped);
+            let is_due = |memory: &Memory| matches!(memory.back, Back::Revoked | Back::Dropped);
             slot.as_ref().is_some_and(|memory| is_due(memory) && memory.name() == Some(name))
         };
         let Some(place) = self.memory.iter().position(is_it) else { return };
         let Some(memory) = self.memory[place].take() else { return };
-        let (is_wanted, alias) = (memory.back == Back::Told, memory.alias);
+        let (is_wanted, alias) = (memory.back == Back::Revoked, memory.alias);
         let way = self.freed(memory, name);
         if is_wanted {
             self.memory[place] = Some(Memory { way, alias, back: Back::Done, calls: Vec::new() });

@@ -9,7 +9,7 @@ pub(super) fn secret(letter: u8) -> Secret {
 
 /// Two ranks of three with these secrets, of which the second comes some time after the first. Rank 2 has that of rank
 /// 0.
-fn apart(first: Option<u8>, second: Option<u8>) -> [StoreError; 3] {
+fn join_in_turn(first: Option<u8>, second: Option<u8>) -> [StoreError; 3] {
     let (listener, address) = listener();
     let with = |rank, letter: Option<u8>| config(rank, 3, &address, LONG).secret(letter.map(secret));
     let began = Instant::now();
@@ -47,7 +47,7 @@ fn secrets_that_differ_are_named_by_both_sides_at_once() {
         ),
     ];
     let check = |(first, second, at_first, at_second): (_, _, &str, &str)| {
-        let [zero, one, two] = apart(first, second);
+        let [zero, one, two] = join_in_turn(first, second);
         let StoreError::SecretDiffers { rank: 1, own: 0, at, .. } = &zero else { panic!("{zero}") };
         let text = format!("{}: give all ranks the same FLEXCAST_SECRET_FILE", at_first.replace('#', at));
         assert_eq!(zero.to_string(), text);

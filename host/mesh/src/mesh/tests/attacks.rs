@@ -85,8 +85,8 @@ impl Attacker {
 /// What an attacker makes of the frames that it has.
 type Change = Box<dyn FnOnce(&[Vec<u8>], &Attacker) -> Vec<u8>>;
 
-/// Rank 1, which says a few things, and rank 0, which hears them through an attacker who makes something else of the
-/// frames. What rank 0 hears, and with which code and reason it breaks, if it does.
+/// Rank 1, which says a few things, and rank 0, which receives them through an attacker who makes something else of the
+/// frames. What rank 0 receives, and with which code and reason it breaks, if it does.
 fn tampered(change: impl FnOnce(&[Vec<u8>], &Attacker) -> Vec<u8>) -> (Vec<String>, Option<(u16, Option<Fault>)>) {
     let all = listeners();
     let mut attacker = Attacker::new(all[0].local_addr().unwrap());
@@ -96,13 +96,13 @@ fn tampered(change: impl FnOnce(&[Vec<u8>], &Attacker) -> Vec<u8>) -> (Vec<Strin
     meshes[1].say(0, 1, b"first", &[]);
     meshes[1].say(0, 1, b"second", b"with data");
     meshes[1].transfer(0, head(1, 20_000), PART, &source);
-    let mut inbox = [Ear::new(1, 20_000), Ear::new(1, 0)];
+    let mut inbox = [Recorder::new(1, 20_000), Recorder::new(1, 0)];
     let until = Instant::now() + BOUND;
     let mut change = Some(change);
     let mut settled = None;
     let mut broken = None;
     while settled.is_none_or(|at: Instant| at.elapsed() < Duration::from_millis(50)) {
-        assert!(Instant::now() < until, "nothing comes of it: {:?}", inbox[0].heard);
+        assert!(Instant::now() < until, "nothing comes of it: {:?}", inbox[0].received);
         meshes[1].flush(&source);
         turn(&mut meshes, &mut inbox);
         attacker.turn();
@@ -116,7 +116,7 @@ fn tampered(change: impl FnOnce(&[Vec<u8>], &Attacker) -> Vec<u8>) -> (Vec<Strin
         }
         let mesh = &mut meshes[0];
         mesh.take_broken(|rank, code| broken = Some((rank, code)));
-        if (broken.is_some() || inbox[0].heard.len() == 3) && settled.is_none() {
+        if (broken.is_some() || inbox[0].received.len() == 3) && settled.is_none() {
             settled = Some(Instant::now());
         }
     }
@@ -124,17 +124,17 @@ fn tampered(change: impl FnOnce(&[Vec<u8>], &Attacker) -> Vec<u8>) -> (Vec<Strin
         assert_eq!(rank, 1);
         (code, meshes[0].fault(1))
     });
-    let [ear, _] = inbox;
-    if ear.heard.len() == 3 {
-        assert!(ear.all() == source.0);
+    let [recorder, _] = inbox;
+    if recorder.received.len() == 3 {
+        assert!(recorder.all() == source.0);
     }
-    (ear.heard, broken)
+    (recorder.received, broken)
 }
 
 #[test]
-fn what_is_passed_on_unchanged_is_heard() {
-    let (heard, broken) = tampered(|frames, _| frames.concat());
-    assert_eq!((heard.len(), broken), (3, None), "{heard:?}");
+fn what_is_passed_on_unchanged_is_received() {
+    let (received, broken) = tampered(|frames, _| frames.concat());
+    assert_eq!((received.len(), broken), (3, None), "{received:?}");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn bytes_that_the_peer_has_not_sent_in_this_place_end_the_connection_by_name() {
         }
     };
     let (right, _) = tampered(|frames, _| frames.concat());
-    // How many of the three are heard before.
+    // How many of the three are received before.
     let cases: Vec<(&str, usize, Change)> = vec![
         ("the length", 0, Box::new(flip(0, 0))),
         ("the length, so that more is waited for", 2, Box::new(flip(2, 2))),
@@ -174,8 +174,8 @@ fn bytes_that_the_peer_has_not_sent_in_this_place_end_the_connection_by_name() {
         ),
     ];
     for (what, count, change) in cases {
-        let (heard, broken) = tampered(change);
-        assert_eq!(heard, right[..count], "{what}");
+        let (received, broken) = tampered(change);
+        assert_eq!(received, right[..count], "{what}");
         let (code, fault) = broken.unwrap_or_else(|| panic!("{what}: nobody notices"));
         let Fault { address, reason } = fault.unwrap_or_else(|| panic!("{what}: no reason for {code}"));
         assert_eq!(code, peer::NONSENSE, "{what}");
@@ -188,8 +188,8 @@ fn bytes_that_the_peer_has_not_sent_in_this_place_end_the_connection_by_name() {
 
 #[test]
 fn a_connection_that_is_cut_is_broken_after_what_has_come() {
-    let (heard, broken) = tampered(|frames, _| frames.concat()[..frames[0].len() + 9].to_vec());
-    assert_eq!(heard.len(), 1, "{heard:?}");
+    let (received, broken) = tampered(|frames, _| frames.concat()[..frames[0].len() + 9].to_vec());
+    assert_eq!(received.len(), 1, "{received:?}");
     let (code, fault) = broken.unwrap();
     assert_eq!((i32::from(code), fault), (nix::libc::ECONNRESET, None));
 }
@@ -202,7 +202,7 @@ fn a_copy_of_a_greeting_has_no_effect_before_or_after_the_original() {
     let mut meshes = [0, 1].map(|own| Mesh::of(connect(own, &all), Vec::new()));
     meshes[1].connect.addresses[0] = attacker.listener.local_addr().unwrap();
     meshes[1].say(0, 1, b"original", &[]);
-    let mut inbox = [Ear::new(1, 0), Ear::new(1, 0)];
+    let mut inbox = [Recorder::new(1, 0), Recorder::new(1, 0)];
     let until = Instant::now() + BOUND;
     let frames = loop {
         assert!(Instant::now() < until);
@@ -212,8 +212,8 @@ fn a_copy_of_a_greeting_has_no_effect_before_or_after_the_original() {
             break frames;
         }
     };
-    // All that the rank has said, and something else behind it, on two connections: one is heard before its own frames
-    // are, one after them.
+    // All that the rank has said, and something else behind it, on two connections: one is received before its own
+    // frames are, one after them.
     let mut forged = [&attacker.ways[0].passed[..], &frames.concat()].concat();
     *forged.last_mut().unwrap() ^= 0xff;
     let copy = || {
@@ -224,7 +224,7 @@ fn a_copy_of_a_greeting_has_no_effect_before_or_after_the_original() {
     let _before = copy();
     (0..20).for_each(|_| turn(&mut meshes, &mut inbox));
     attacker.inject(&frames.concat());
-    while inbox[0].heard.is_empty() {
+    while inbox[0].received.is_empty() {
         assert!(Instant::now() < until);
         turn(&mut meshes, &mut inbox);
     }
@@ -234,9 +234,9 @@ fn a_copy_of_a_greeting_has_no_effect_before_or_after_the_original() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(
-        inbox[0].heard.len() == 1 && inbox[0].heard[0].contains(&format!("{:?}", b"original")),
+        inbox[0].received.len() == 1 && inbox[0].received[0].contains(&format!("{:?}", b"original")),
         "{:?}",
-        inbox[0].heard
+        inbox[0].received
     );
     meshes[0].take_broken(|rank, code| panic!("rank {rank} breaks with {code}"));
     assert_eq!(meshes[0].peers.len(), 1);
@@ -246,19 +246,19 @@ fn a_copy_of_a_greeting_has_no_effect_before_or_after_the_original() {
 fn a_rank_that_proves_itself_twice_fails_with_both_addresses() {
     let all = listeners();
     let mut meshes = [0, 1, 1].map(|own| Mesh::of(connect(own, &all), Vec::new()));
-    let mut inbox = [0; 3].map(|_| Ear::new(1, 0));
+    let mut inbox = [0; 3].map(|_| Recorder::new(1, 0));
     let mut broken = [None; 3];
     for rank in [1, 2] {
         meshes[rank].say(0, 1, b"hello", &[]);
         let until = Instant::now() + BOUND;
-        while (inbox[0].heard.is_empty() || (rank == 2 && broken[2].is_none())) && Instant::now() < until {
+        while (inbox[0].received.is_empty() || (rank == 2 && broken[2].is_none())) && Instant::now() < until {
             turn(&mut meshes, &mut inbox);
             for (mesh, broken) in meshes.iter_mut().zip(&mut broken) {
                 mesh.take_broken(|rank, code| *broken = Some((rank, code)));
             }
         }
     }
-    assert_eq!((inbox[0].heard.len(), broken[0]), (1, Some((1, peer::NONSENSE))), "{:?}", inbox[0].heard);
+    assert_eq!((inbox[0].received.len(), broken[0]), (1, Some((1, peer::NONSENSE))), "{:?}", inbox[0].received);
     let Fault { address, reason } = meshes[0].fault(1).unwrap();
     let addresses = reason.matches("127.0.0.1:").count() + address.matches("127.0.0.1:").count();
     assert!(reason.contains("as rank 1") && addresses == 2 && !reason.contains(&address), "{address}: {reason}");
@@ -274,9 +274,9 @@ fn a_dial_that_is_dropped_is_repeated_and_loses_nothing() {
     let mut meshes = [0, 1].map(|own| Mesh::of(connect(own, &all), Vec::new()));
     meshes[1].connect.addresses[0] = attacker.listener.local_addr().unwrap();
     meshes[1].say(0, 1, b"hello", &[]);
-    let mut inbox = [Ear::new(1, 0), Ear::new(1, 0)];
+    let mut inbox = [Recorder::new(1, 0), Recorder::new(1, 0)];
     let until = Instant::now() + BOUND;
-    while inbox[0].heard.is_empty() && Instant::now() < until {
+    while inbox[0].received.is_empty() && Instant::now() < until {
         turn(&mut meshes, &mut inbox);
         attacker.turn();
         if let Some(frames) = attacker.frames(1) {
@@ -284,7 +284,7 @@ fn a_dial_that_is_dropped_is_repeated_and_loses_nothing() {
             attacker.inject(&frames.concat());
         }
     }
-    assert_eq!((attacker.refuses, inbox[0].heard.len()), (0, 1));
+    assert_eq!((attacker.refuses, inbox[0].received.len()), (0, 1));
     // Without end, it fails in time with what has happened.
     let mut attacker = Attacker::new(all[0].local_addr().unwrap());
     attacker.refuses = u32::MAX;
@@ -306,15 +306,15 @@ fn strangers_make_room_for_one_another_and_never_keep_a_rank_out() {
     let all = listeners();
     let port = all[0].local_addr().unwrap();
     let mut meshes = [0, 1, 2].map(|own| Mesh::of(connect(own, &all), Vec::new()));
-    let mut inbox = [0; 3].map(|_| Ear::new(1, 0));
+    let mut inbox = [0; 3].map(|_| Recorder::new(1, 0));
     // One rank is connected before, one comes in the midst of them.
     meshes[1].say(0, 1, b"before", &[]);
     let mut silent = VecDeque::new();
     let until = Instant::now() + BOUND;
     let mut rounds = 0;
-    while rounds < 10 || inbox[0].heard.len() < 2 {
-        assert!(Instant::now() < until, "{:?}", inbox[0].heard);
-        if !inbox[0].heard.is_empty() {
+    while rounds < 10 || inbox[0].received.len() < 2 {
+        assert!(Instant::now() < until, "{:?}", inbox[0].received);
+        if !inbox[0].received.is_empty() {
             silent.extend((0..80).map(|_| TcpStream::connect(port).unwrap()));
             silent.drain(..silent.len().saturating_sub(400));
             rounds += 1;
@@ -330,9 +330,9 @@ fn strangers_make_room_for_one_another_and_never_keep_a_rank_out() {
     for rank in [1, 2] {
         meshes[rank].say(0, 1, b"after", &[]);
     }
-    while inbox[0].heard.len() < 4 && Instant::now() < until {
+    while inbox[0].received.len() < 4 && Instant::now() < until {
         turn(&mut meshes, &mut inbox);
     }
-    assert_eq!(inbox[0].heard.len(), 4, "{:?}", inbox[0].heard);
+    assert_eq!(inbox[0].received.len(), 4, "{:?}", inbox[0].received);
     meshes[0].take_broken(|rank, code| panic!("rank {rank} breaks with {code}"));
 }

@@ -30,7 +30,7 @@ impl Server {
                     Err(error) => return Ok(Err(Ended::Refused(error))),
                 };
                 let kept = match wire::decode(&bytes) {
-                    Ok(packet) => self.hear(conn, &packet.body, now)?,
+                    Ok(packet) => self.receive(conn, &packet.body, now)?,
                     Err(error) => Err(Ended::Refused(GreetingError::Format(error))),
                 };
                 // After a goodbye comes the end of the stream: what the goodbye asks for is done first.
@@ -42,17 +42,17 @@ impl Server {
         Ok(Ok(()))
     }
 
-    fn hear(&mut self, conn: &mut Conn, body: &Body<'_>, now: Instant) -> Result<Kept> {
+    fn receive(&mut self, conn: &mut Conn, body: &Body<'_>, now: Instant) -> Result<Kept> {
         if let Some(life) = &mut conn.life {
-            life.heard(if let Body::Heartbeat(heartbeat) = body { Some(heartbeat) } else { None }, now);
+            life.received(if let Body::Heartbeat(heartbeat) = body { Some(heartbeat) } else { None }, now);
         }
         let far = if let Phase::In(incoming) = &conn.phase { incoming.far() } else { None };
         let step = match &mut conn.phase {
-            Phase::Live => return self.hear_live(conn, body),
+            Phase::Live => return self.receive_live(conn, body),
             Phase::Tcp => return Ok(Ok(())),
             Phase::In(_) if self.stops.is_some() => Err(GreetingError::Rejected(Rejection::Stopping)),
-            Phase::In(incoming) => incoming.hear(body, &self.settings.secret),
-            Phase::Out(outgoing) => outgoing.hear(body),
+            Phase::In(incoming) => incoming.receive(body, &self.settings.secret),
+            Phase::Out(outgoing) => outgoing.receive(body),
         };
         let is_own = matches!(conn.phase, Phase::Out(_));
         match step {
@@ -88,13 +88,13 @@ impl Server {
         }
     }
 
-    fn hear_live(&mut self, conn: &mut Conn, body: &Body<'_>) -> Result<Kept> {
+    fn receive_live(&mut self, conn: &mut Conn, body: &Body<'_>) -> Result<Kept> {
         match (body, conn.endpoint) {
             (Body::Heartbeat(_), _) => Ok(Ok(())),
             // What was said before it has come by the queue pair.
             (Body::Goodbye, Some(endpoint)) => {
                 self.agent.progress()?;
-                self.agent.hears_goodbye(endpoint);
+                self.agent.receives_goodbye(endpoint);
                 conn.pauses = true;
                 Ok(Ok(()))
             }
@@ -152,7 +152,7 @@ impl Server {
         Ok(said.and_then(|()| conn.say(Body::Welcome(welcome))))
     }
 
-    /// Opens the own queue pair, and tells it.
+    /// Opens the own queue pair, and announces it.
     fn open(&mut self, conn: &mut Conn) -> Result<Kept> {
         self.drop_parted();
         let opened = match conn.endpoint {

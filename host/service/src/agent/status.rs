@@ -35,7 +35,7 @@ impl Agent {
     /// What it has now.
     #[must_use]
     pub fn look(&self) -> AgentLook {
-        let mut look = AgentLook {
+        let mut status = AgentLook {
             groups: self.groups.len() as u64,
             waiting_groups: self.waiting_groups() as u64,
             collectives: self.groups.keys().filter_map(|group| self.machine.under_way(*group)).sum::<usize>() as u64,
@@ -48,13 +48,13 @@ impl Agent {
         for role in self.peers.values() {
             match role {
                 Role::Program(program) => {
-                    look.programs += 1;
-                    look.keys += program.keys() as u64;
-                    look.bound_keys += program.bound_keys() as u64;
+                    status.programs += 1;
+                    status.keys += program.keys() as u64;
+                    status.bound_keys += program.bound_keys() as u64;
                 }
-                Role::Process(_) => look.processes += 1,
+                Role::Process(_) => status.processes += 1,
             }
         }
-        look
+        status
     }
 }
