@@ -125,7 +125,7 @@ fn watch(args: &SoakArgs, seeds: &Seeds, started: Instant) -> End {
         };
         let over = seeds.with(|state| {
             // Those who wait for the end of a long soak run want to know before it.
-            for wrong in state.untold.drain(..) {
+            for wrong in state.unreported.drain(..) {
                 bar.suspend(|| note!("wrong: {wrong}"));
             }
             show(args, &bar, state, elapsed, &mut told, every);
