@@ -119,8 +119,8 @@ impl Case {
             .retry_exponent(8)
             .packet_lifetime(Duration::from_micros(100));
         // Drawn separately, so that all else of a seed stays as it was before there were eager operations.
-        let mut separate = ChaCha8Rng::seed_from_u64(seed ^ EAGER_SEED);
-        params.config.eager_bytes = pick(&mut separate, &[0, 0, 0, 16 << 10]);
+        let mut eager_random = ChaCha8Rng::seed_from_u64(seed ^ EAGER_SEED);
+        params.config.eager_bytes = pick(&mut eager_random, &[0, 0, 0, 16 << 10]);
         if let Some(wide) = &mut wide {
             wide.configuration(&mut params);
         }

@@ -132,7 +132,7 @@ fn races_are_reported_when_they_are_found() {
     assert!(file.starts_with(kind) && file.lines().count() == 3, "{file}");
     let races = state.races.as_ref().expect("it has looked for them");
     assert_eq!((races.count, races.reports.len()), (3, 1));
-    assert_eq!(tables::remarks(&state), ["3 races for memory (--json tells the accesses)"]);
+    assert_eq!(tables::remarks(&state), ["3 races for memory (--json lists the accesses)"]);
     // Who does not ask for it is told nothing.
     let Told { stderr, state, .. } = run(&program, "race", "cards = 1");
     assert_eq!((&*stderr, state.races), ("", None));
