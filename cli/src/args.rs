@@ -9,7 +9,7 @@ use crate::calibrate_args::CalibrateArgs;
 use crate::compare_args::CompareArgs;
 use crate::flow_args::FlowArgs;
 use crate::images_args::ImagesArgs;
-use crate::look_args::{PsArgs, StatsArgs, TraceArgs};
+use crate::inspect_args::{PsArgs, StatsArgs, TraceArgs};
 use crate::observe_args::ObserveArgs;
 use crate::pair_args::PairArgs;
 use crate::perf_args::PerfArgs;
@@ -42,7 +42,7 @@ pub(crate) enum Command {
     /// Broadcast a buffer from card 1 to the DPA of card 0, as a program of two ranks does, and report time, throughput
     /// and instructions per completion.
     Tput(Box<TputArgs>),
-    /// Run the published receive kernels on the DPA of card 0, to measure beside them.
+    /// Run the published receive kernels on the DPA of card 0, to measure for comparison.
     Reference(Box<ReferenceArgs>),
     /// Run a collective among many ranks, each on an emulated card with the real firmware, and check every buffer.
     Sim(Box<SimArgs>),
@@ -67,7 +67,7 @@ pub(crate) enum Command {
     Deploy(ImageArgs),
     /// Deploy an image, call one of its RPCs if --call says so, and print what it logs; `pingpong` is also sent a ping.
     Run(RunArgs),
-    /// Measure instructions per completion beside those of the published kernels, and the speed of the emulator: one
+    /// Measure instructions per completion, next to those of the published kernels, and the speed of the emulator: one
     /// card, and 8 to 1024.
     Bench(BenchArgs),
     /// Fit the timing model's one free number, hold the model against every published point that it was not fitted to,
@@ -114,14 +114,14 @@ pub(crate) struct TputArgs {
     /// Send this file instead of made-up bytes.
     #[arg(long, value_name = "FILE", conflicts_with = "bytes")]
     pub(crate) file: Option<PathBuf>,
-    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where
+    /// Device image: a file, or the name of an image, which is searched for in target/device/emu of this folder, where
     /// `cargo xtask build` leaves images, and then among those that this program holds.
     #[arg(long, value_name = "ELF|NAME", default_value = "allgather")]
     pub(crate) image: PathBuf,
     #[command(flatten)]
     pub(crate) pair: PairArgs,
     #[command(flatten)]
-    pub(crate) look: ObserveArgs,
+    pub(crate) observe: ObserveArgs,
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
 }
@@ -140,7 +140,7 @@ pub(crate) struct DemoArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImageArgs {
-    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where
+    /// Device image: a file, or the name of an image, which is searched for in target/device/emu of this folder, where
     /// `cargo xtask build` leaves images, and then among those that this program holds.
     #[arg(value_name = "ELF|NAME")]
     pub(crate) image: PathBuf,
@@ -151,7 +151,7 @@ pub(crate) struct ImageArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
     #[command(flatten)]
-    pub(crate) look: ObserveArgs,
+    pub(crate) observe: ObserveArgs,
 }
 
 #[derive(Debug, Args)]
@@ -318,7 +318,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// What a report prints beside each of its runs does that run.
+    /// The command that a report prints with each of its runs does that run.
     #[test]
     fn commands_of_experiments_are_parsed_as_their_runs() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/experiments");

@@ -10,7 +10,7 @@ use flexcast_lab::compare::spec::CompareSpec;
 pub(crate) struct CompareArgs {
     #[command(flatten)]
     pub(crate) spec: CompareSpec,
-    /// Folder of the page index.html; MPICH is looked for in its mpich/, a Python with torch in its gloo/.
+    /// Folder of the page index.html; MPICH is searched for in its mpich/, a Python with torch in its gloo/.
     #[arg(long, value_name = "DIR", default_value = "target/compare")]
     pub(crate) out: PathBuf,
     /// Fail where network namespaces are not permitted, instead of ending well with nothing measured.

@@ -8,7 +8,7 @@ use flexcast_lab::images::{Held, Images};
 /// The images that this program holds; none in a build for tests (`build.rs`).
 const HELD: &[Held] = include!(concat!(env!("OUT_DIR"), "/images.rs"));
 
-/// Where images are looked for unless an option says otherwise.
+/// Where images are searched for unless an option says otherwise.
 pub(crate) const fn usual() -> Images {
     Images::Usual(HELD)
 }
@@ -23,7 +23,7 @@ pub(crate) struct ImagesArgs {
 }
 
 impl ImagesArgs {
-    /// Where the images are looked for.
+    /// Where the images are searched for.
     pub(crate) fn source(&self) -> Images {
         Images::of(self.images.as_deref(), HELD)
     }

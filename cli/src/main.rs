@@ -12,9 +12,9 @@ mod compare_args;
 mod flow_args;
 mod images_args;
 mod inputs;
+mod inspect_args;
 mod interrupt;
 mod log;
-mod look_args;
 mod model_args;
 mod observe_args;
 mod pair_args;
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     sigpipe::reset();
     let ended = match parse(std::env::args_os()) {
         Ok(cli) => log::start(&cli.command).and_then(|()| commands::run(cli.command)),
-        Err(refused) => tell(&refused),
+        Err(refused) => print(&refused),
     };
     match ended.and_then(|code| Ok(stdout::flush().map(|()| code)?)) {
         Ok(code) => code,
@@ -62,7 +62,7 @@ fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<args
 }
 
 /// Prints help, the version, or what is wrong with the command line.
-fn tell(refused: &clap::Error) -> anyhow::Result<ExitCode> {
+fn print(refused: &clap::Error) -> anyhow::Result<ExitCode> {
     let printed = refused.print();
     if !refused.use_stderr() {
         printed.map_err(stdout::StdoutError::from)?;
@@ -74,12 +74,12 @@ fn tell(refused: &clap::Error) -> anyhow::Result<ExitCode> {
 /// once.
 fn in_words(error: &anyhow::Error) -> String {
     let missing = error.chain().find_map(|cause| match cause.downcast_ref() {
-        Some(flexio::Error::NotInstalled { looked_for, source }) => Some((looked_for, source.to_string())),
+        Some(flexio::Error::NotInstalled { looked_for: file, source }) => Some((file, source.to_string())),
         _ => None,
     });
     match missing {
-        Some((looked_for, reason)) if reason.contains("No such file") => format!(
-            "DOCA not installed: there is no {looked_for}; install its package (flexio-sdk), or add the folder of the \
+        Some((file, reason)) if reason.contains("No such file") => format!(
+            "DOCA not installed: there is no {file}; install its package (flexio-sdk), or add the folder of the \
              library to LD_LIBRARY_PATH"
         ),
         _ => chain(error),
@@ -98,7 +98,7 @@ fn chain(error: &anyhow::Error) -> String {
     text
 }
 
-/// What a user of this tool can do beside what the libraries say, which know no options.
+/// What a user of this tool can do in addition to what the libraries say, which know no options.
 fn hint(error: &anyhow::Error) -> Option<&'static str> {
     let not_installed = |error: &flexio::Error| matches!(error, flexio::Error::NotInstalled { .. });
     if error.chain().filter_map(|cause| cause.downcast_ref()).any(not_installed) {
@@ -166,11 +166,11 @@ mod tests {
     }
 
     /// Visits a command and all below it, with the path to each.
-    fn visit(command: &mut clap::Command, path: &str, look: &mut impl FnMut(&mut clap::Command, &str)) {
-        look(command, path);
+    fn visit(command: &mut clap::Command, path: &str, each: &mut impl FnMut(&mut clap::Command, &str)) {
+        each(command, path);
         for below in command.get_subcommands_mut() {
             let path = format!("{path} {}", below.get_name());
-            visit(below, &path, look);
+            visit(below, &path, each);
         }
     }
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::Args;
 use emu_machine::DEFAULT_RECORDS;
 use emu_observe::gdb::DEFAULT_ADDRESS;
-use flexcast_cli::look::LookOptions;
+use flexcast_cli::observe::ObserveOptions;
 use flexcast_lab::options::whole;
 
-/// What to look at while the command runs (emulator only).
+/// What to observe while the command runs (emulator only).
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Look inside (emulator only)")]
+#[command(next_help_heading = "Observation (emulator only)")]
 pub(crate) struct ObserveArgs {
     /// Write a timeline of packets, completions, activations and doorbells to this file, for Perfetto.
     #[arg(long, value_name = "FILE")]
@@ -48,11 +48,11 @@ fn period(text: &str) -> Result<u64, String> {
 }
 
 impl ObserveArgs {
-    /// The options, and whether there is anything to look at.
-    pub(crate) fn options(&self) -> Option<LookOptions> {
+    /// The options; none if there is nothing to observe.
+    pub(crate) fn options(&self) -> Option<ObserveOptions> {
         let any =
             self.trace.is_some() || self.stats || self.state.is_some() || self.core_dir.is_some() || self.gdb.is_some();
-        any.then(|| LookOptions {
+        any.then(|| ObserveOptions {
             trace: self.trace.clone(),
             trace_limit: self.trace_limit,
             state: self.state.clone(),

@@ -1,7 +1,7 @@
-//! Options whose values look like negative numbers.
+//! Options whose values have the form of negative numbers.
 
-/// Lets every option of a command and of those below it take what looks like a negative number, so that what is said is
-/// what the option may be, and not that `-1` is no option.
+/// Lets every option of a command and of those below it take what has the form of a negative number, so that what is
+/// said is what the option may be, and not that `-1` is no option.
 #[must_use]
 pub fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let takes_value = |argument: &clap::Arg| {

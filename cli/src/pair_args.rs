@@ -29,7 +29,7 @@ impl PairArgs {
     /// The provider, and the emulated machine behind it if there is one, which is to be as `config` says.
     ///
     /// # Errors
-    /// A machine that cannot be, options of the emulated machine beside `--provider system`, or no DOCA.
+    /// A machine that cannot be, options of the emulated machine together with `--provider system`, or no DOCA.
     pub(crate) fn open(&self, machine: &MachineArgs, config: Config) -> anyhow::Result<(Provider, Option<Emulated>)> {
         match self.provider {
             ProviderName::Emu => {

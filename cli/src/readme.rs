@@ -118,8 +118,8 @@ fn every_link_leads_to_a_file() {
             }
             links += 1;
             let (file, section) = link.split_once('#').unwrap_or((link, ""));
-            let beside = || folder.parent().expect("a file is in a folder").join(file);
-            let path = if file.is_empty() { folder.clone() } else { beside() };
+            let relative = || folder.parent().expect("a file is in a folder").join(file);
+            let path = if file.is_empty() { folder.clone() } else { relative() };
             assert!(path.exists(), "{document}: {link}");
             let target = std::fs::read_to_string(&path).unwrap_or_default();
             let anchors = target.lines().filter(|line| line.starts_with('#')).map(anchor);

@@ -12,7 +12,7 @@ use crate::pair_args::PairArgs;
 pub(crate) struct ReferenceArgs {
     #[command(flatten)]
     pub(crate) spec: ReferenceSpec,
-    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where
+    /// Device image: a file, or the name of an image, which is searched for in target/device/emu of this folder, where
     /// `cargo xtask build` leaves images, and then among those that this program holds.
     #[arg(long, value_name = "ELF|NAME", default_value = "reference")]
     pub(crate) image: PathBuf,

@@ -16,7 +16,7 @@ pub(crate) enum ServiceCommand {
     /// Read a configuration file and its secret, and say what is wrong with them.
     Check(CheckArgs),
     /// Start daemons and ranks as processes on emulated cards, run collectives, kill a rank and a daemon, and show what
-    /// the others are told.
+    /// is reported to the others.
     Demo(DemoArgs),
     /// A daemon of `flexcast service demo`, which starts it.
     #[command(name = processes::DAEMON_COMMAND, hide = true)]

@@ -14,7 +14,7 @@ pub(crate) struct SimArgs {
     /// Gather this file instead of made-up bytes, cut evenly over the ranks, or broadcast it.
     #[arg(long, value_name = "FILE", conflicts_with = "bytes")]
     pub(crate) file: Option<PathBuf>,
-    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where
+    /// Device image: a file, or the name of an image, which is searched for in target/device/emu of this folder, where
     /// `cargo xtask build` leaves images, and then among those that this program holds.
     #[arg(long, value_name = "ELF|NAME", default_value = "allgather")]
     pub(crate) image: PathBuf,
@@ -24,7 +24,7 @@ pub(crate) struct SimArgs {
     #[command(flatten)]
     pub(crate) spec: SimSpec,
     #[command(flatten)]
-    pub(crate) look: ObserveArgs,
+    pub(crate) observe: ObserveArgs,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -48,13 +48,13 @@ pub(crate) struct SoakArgs {
     /// Begin no further seed after so much wall time.
     #[arg(long, value_parser = whole::<u64>(1, u64::MAX), value_name = "SECONDS")]
     pub(crate) wall_limit: Option<u64>,
-    /// Where stderr is no terminal, tell how far it is every so many seconds; 0 never.
+    /// Where stderr is no terminal, report progress every so many seconds; 0 never.
     #[arg(long, value_parser = whole::<u64>(0, u64::MAX), value_name = "SECONDS", default_value_t = 5)]
     pub(crate) progress: u64,
     /// Print what each case is before it runs.
     #[arg(long)]
     pub(crate) show: bool,
-    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where
+    /// Device image: a file, or the name of an image, which is searched for in target/device/emu of this folder, where
     /// `cargo xtask build` leaves images, and then among those that this program holds.
     #[arg(long, value_name = "ELF|NAME", default_value = "allgather")]
     pub(crate) image: PathBuf,

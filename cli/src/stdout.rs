@@ -23,7 +23,7 @@ macro_rules! out {
     };
 }
 
-/// Prints a line of what is going on, as `eprintln!` does; where stderr cannot be written there is nobody to tell.
+/// Prints a line of what is going on, as `eprintln!` does; a failure to write stderr is ignored.
 #[macro_export]
 macro_rules! note {
     ($($text:tt)*) => {

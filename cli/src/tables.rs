@@ -95,7 +95,7 @@ pub fn remarks(state: &State) -> Vec<String> {
         Some(format!("{} of {}, {}: {cause}", process.name, card.name, process.status))
     });
     let races = state.races.as_ref().filter(|races| races.count > 0);
-    let races = races.map(|races| format!("{} races for memory (--json tells the accesses)", races.count));
+    let races = races.map(|races| format!("{} races for memory (--json lists the accesses)", races.count));
     ended.chain(races).collect()
 }
 

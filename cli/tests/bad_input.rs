@@ -344,7 +344,7 @@ fn two_ranks(options: [&str; 2]) -> [String; 2] {
     texts.collect::<Vec<_>>().try_into().expect("two")
 }
 
-/// Both are told at the start, before one waits for another that has less to do.
+/// Both ranks report it at the start, before one waits for another that has less to do.
 #[test]
 fn options_that_differ_among_ranks_are_named_with_both_values() {
     let begun = std::time::Instant::now();

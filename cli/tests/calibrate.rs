@@ -15,10 +15,10 @@ fn calibrate(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_model_that_cannot_be_fitted_is_rejected_and_not_looked_at_further() {
+fn a_model_that_cannot_be_fitted_is_rejected_and_not_examined_further() {
     let output = calibrate(&["--json", "--set", "stores.hit_cycles=300"]);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && told.contains("model rejected: no k from 1 to 7"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && stderr.contains("model rejected: no k from 1 to 7"), "{stderr}");
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     assert_eq!(json["model"], "M.2 with stores.hit_cycles = 300");
     assert!(json["k"].is_null() && json["holdouts"].as_array().is_some_and(Vec::is_empty), "{json}");
@@ -33,7 +33,7 @@ fn there_is_nothing_to_calibrate_in_the_simple_model() {
         (&["--set", "loads.l4_cycles=1"], "no number loads.l4_cycles"),
     ] {
         let output = calibrate(arguments);
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && told.contains(word), "{arguments:?}: {told}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && stderr.contains(word), "{arguments:?}: {stderr}");
     }
 }

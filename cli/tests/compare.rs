@@ -25,9 +25,9 @@ fn namespaces(owner: u32) -> Vec<String> {
     names.filter(|name| name.starts_with(&format!("flexcast-compare-{owner}-"))).map(str::to_owned).collect()
 }
 
-fn until(what: &str, mut look: impl FnMut() -> bool) {
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
-    while !look() {
+    while !is_so() {
         assert!(begun.elapsed() < BOUND, "{what}");
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -320,12 +320,12 @@ fn where_a_run_is_driven_from_is_reported() {
     // The firmware stores through its windows and never loads; stores are posted, to either memory alike.
     assert_eq!((&host["accesses"], &host["cycles_per_cqe"]), (&arm["accesses"], &arm["cycles_per_cqe"]));
     let image = image("allgather.elf");
-    let told = |more: &[&str]| {
+    let printed = |more: &[&str]| {
         let output = flexcast(&[&["tput", "--image", &image, "--bytes", "100000"], more].concat());
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    assert!(told(&["--driven-from", "arm"]).contains("cable: 1 to 0; 0 frames lost; driven from the Arm cores"));
-    assert!(!told(&[]).contains("driven from"));
+    assert!(printed(&["--driven-from", "arm"]).contains("cable: 1 to 0; 0 frames lost; driven from the Arm cores"));
+    assert!(!printed(&[]).contains("driven from"));
     let allgather = self::image("allgather.elf");
     let run = ["sim", "--image", &allgather, "--ranks", "2", "--bytes", "4096", "--driven-from", "arm"];
     let simulated = String::from_utf8_lossy(&flexcast(&run).stdout).into_owned();

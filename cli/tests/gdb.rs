@@ -62,7 +62,7 @@ impl Run {
         (status.success(), String::from_utf8_lossy(&stdout).into_owned(), rest)
     }
 
-    /// It must have succeeded, with the report of a run that nobody looked at.
+    /// It must have succeeded, with the report of a run that nobody observed.
     fn finish_as_if_alone(self, args: &[&str]) {
         let (success, stdout, stderr) = self.finish();
         assert!(success, "{stderr}");

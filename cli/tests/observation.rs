@@ -188,7 +188,7 @@ fn a_full_recording_counts_what_it_leaves_out() {
 }
 
 #[test]
-fn looking_changes_nothing() {
+fn observation_changes_nothing() {
     let args = ["tput", "--json", "--transport", "ud", "--threads", "4", "--bytes", "1000000", "--loss", "1"];
     let image = image("allgather.elf");
     let plain: Value = serde_json::from_str(&good(&[&args[..], &["--image", &image]].concat())).expect("JSON");
@@ -250,7 +250,7 @@ fn ps_and_stats_show_the_state_file() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_said() {
+fn what_cannot_be_observed_is_said() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("state.json");
     let state = path.to_string_lossy();
@@ -307,7 +307,7 @@ fn a_crash_is_reported_by_error_dump_report_and_timeline() {
     let process = &read(&state)["cards"][0]["processes"][0];
     assert_eq!((&process["status"], &process["program"]), (&"crashed".into(), &"broken".into()), "{process}");
     assert!(process["cause"].as_str().unwrap().contains("illegal instruction"));
-    // The same without anything to look at: the same error.
+    // The same without observation: the same error.
     let plain = flexcast(&args[..9]);
     assert_eq!(String::from_utf8_lossy(&plain.stderr), error);
 }

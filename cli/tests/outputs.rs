@@ -1,5 +1,5 @@
-//! Outputs of every command, to stdout and to files. What cannot be written is told before the work, or after it as an
-//! error, and nothing is left half written.
+//! Outputs of every command, to stdout and to files. What cannot be written is reported before the work, or after it as
+//! an error, and nothing is left half written.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn flexcast(args: &[&str]) -> Command {
     command
 }
 
-fn told(output: &Output) -> String {
+fn stderr_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -39,7 +39,7 @@ fn printing() -> Vec<Vec<String>> {
     );
     let state = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outputs-state.json").to_string_lossy().into_owned();
     let written = flexcast(&["tput", "--image", &receive, "--bytes", "4096", "--state", &state]).output().unwrap();
-    assert!(written.status.success(), "{}", told(&written));
+    assert!(written.status.success(), "{}", stderr_of(&written));
     let lines = [
         "--help".to_owned(),
         "--version".to_owned(),
@@ -69,7 +69,7 @@ fn a_full_stdout_is_an_error_of_every_command() {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let full = File::options().write(true).open("/dev/full").expect("/dev/full");
         let output = flexcast(&arguments).stdout(full).stderr(Stdio::piped()).output().expect("the tool starts");
-        let text = told(&output);
+        let text = stderr_of(&output);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
         assert!(text.contains("error: stdout cannot be written: No space left on device"), "{arguments:?}: {text}");
         assert!(!text.contains("panicked"), "{arguments:?}: {text}");
@@ -83,14 +83,14 @@ fn a_reader_that_has_gone_ends_the_command_quietly() {
     drop(reader);
     let output = flexcast(&["devices"]).stdout(writer).stderr(Stdio::piped()).output().expect("the tool starts");
     // SIGPIPE, as every other program.
-    assert_eq!((output.status.signal(), told(&output).as_str()), (Some(13), ""));
+    assert_eq!((output.status.signal(), stderr_of(&output).as_str()), (Some(13), ""));
 }
 
 #[test]
 fn cards_that_are_emulated_are_said_to_be() {
     let text = |args: &[&str]| {
         let output = flexcast(args).output().expect("the tool starts");
-        assert!(output.status.success(), "{args:?}: {}", told(&output));
+        assert!(output.status.success(), "{args:?}: {}", stderr_of(&output));
         String::from_utf8(output.stdout).expect("text")
     };
     let devices = text(&["devices"]);
@@ -107,7 +107,7 @@ fn refused_parameters_have_the_names_of_options() {
         [("--chunk", "8192", "64 to 4096"), ("--slots", "100", "a power of two (nearest: 64 or 128)")]
     {
         let output = flexcast(&["tput", "--image", &image("allgather.elf"), option, value]).output();
-        let text = told(&output.expect("the tool starts"));
+        let text = stderr_of(&output.expect("the tool starts"));
         assert_eq!(text, format!("error: {option} {value}: must be {limit}\n"));
     }
 }
@@ -121,7 +121,7 @@ fn an_rpc_of_an_image_is_called_with_a_number() {
     };
     let output = run(&["bring_up", "0x1234"]);
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}{}", told(&output));
+    assert!(output.status.success(), "{text}{}", stderr_of(&output));
     let answer = flexcast_abi::bring_up_answer(argument);
     let line = text.lines().find(|line| line.starts_with("bring_up(4660) = ")).unwrap_or_else(|| panic!("{text}"));
     let rest = line.strip_prefix(&format!("bring_up(4660) = {answer} ({answer:#x}); "));
@@ -129,9 +129,13 @@ fn an_rpc_of_an_image_is_called_with_a_number() {
     assert!(spent.is_some_and(|spent| spent.parse::<u64>().is_ok_and(|spent| spent > 0)), "{line}");
     // Another name, and what is no number.
     let output = run(&["nosuch", "1"]);
-    assert!(!output.status.success() && told(&output).contains("bring_up"), "{}", told(&output));
+    assert!(!output.status.success() && stderr_of(&output).contains("bring_up"), "{}", stderr_of(&output));
     let output = run(&["bring_up", "many"]);
-    assert!(told(&output).contains("argument \"many\" of bring_up: give a whole number"), "{}", told(&output));
+    assert!(
+        stderr_of(&output).contains("argument \"many\" of bring_up: give a whole number"),
+        "{}",
+        stderr_of(&output)
+    );
 }
 
 #[test]
@@ -160,8 +164,8 @@ fn free_port() -> u16 {
     listener.local_addr().expect("its address").port()
 }
 
-/// Measuring a network takes minutes: a place that takes no file is told before, and figures are there where a disk was
-/// full.
+/// Measuring a network takes minutes: a place that takes no file is reported before, and figures are there where a disk
+/// was full.
 #[test]
 fn a_table_of_algorithms_is_written_whole_or_not_at_all() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -173,7 +177,7 @@ fn a_table_of_algorithms_is_written_whole_or_not_at_all() {
     };
     for (output, is_measured) in [("no/such/folder.toml", false), (".", false), ("/dev/full", true)] {
         let ended = tune(output);
-        let text = told(&ended);
+        let text = stderr_of(&ended);
         assert_eq!((ended.status.code(), !ended.stdout.is_empty()), (Some(1), is_measured), "{output}: {text}");
         for word in [output, "cannot be written", "name with --output a file"] {
             assert!(text.contains(word), "{output}: {text:?} lacks {word:?}");
@@ -181,7 +185,7 @@ fn a_table_of_algorithms_is_written_whole_or_not_at_all() {
     }
     assert_eq!(fs::read_dir(&folder).expect("the folder").count(), 0, "something is left");
     let ended = tune("tuning.toml");
-    assert!(ended.status.success() && folder.path().join("tuning.toml").exists(), "{}", told(&ended));
+    assert!(ended.status.success() && folder.path().join("tuning.toml").exists(), "{}", stderr_of(&ended));
     assert_eq!(fs::read_dir(&folder).expect("the folder").count(), 1, "something is left");
 }
 
@@ -222,12 +226,12 @@ fn warnings_of_the_library_are_shown_unless_a_variable_says_otherwise() {
 #[test]
 fn progress_is_shown_on_terminals_alone() {
     let output = perf(1, 1, &["--sizes", "64,1K"]).output().expect("the tool starts");
-    let (text, said) = (String::from_utf8_lossy(&output.stdout), told(&output));
+    let (text, said) = (String::from_utf8_lossy(&output.stdout), stderr_of(&output));
     assert!(output.status.success() && text.contains("│  1024 ┆"), "{text}{said}");
     assert!(said.starts_with("1 rank over lo") && said.lines().count() == 1, "{said}");
 }
 
-/// Nobody can be told; what the command does is done.
+/// Nothing can be reported; what the command does is done.
 #[test]
 fn a_full_stderr_changes_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -273,7 +277,7 @@ fn places_that_cannot_be_written_are_tried_before_the_work() {
     for (line, place) in cases {
         let arguments: Vec<&str> = line.split_whitespace().collect();
         let output = flexcast(&arguments).output().expect("the tool starts");
-        let text = told(&output);
+        let text = stderr_of(&output);
         assert_eq!(output.status.code(), Some(1), "{line}: {text}");
         assert!(text.contains(place) && text.starts_with("error: "), "{line}: {text}");
         assert!(output.stdout.is_empty(), "{line} printed a result");
@@ -314,7 +318,7 @@ fn what_does_not_fit_leaves_the_files_of_before() {
         &[&run[..], &["--threads", "16", "--slots", "64", "--batch", "32", "--trace", &trace, "--state", &state]]
             .concat(),
     );
-    let text = told(&output);
+    let text = stderr_of(&output);
     assert!(output.status.code() == Some(1) && text.contains("cannot be written"), "{text}");
     assert_eq!(names(folder.path()), ["state.json", "trace.json"], "{text}");
     assert_eq!(fs::read_to_string(&trace).expect("the file"), "of before", "{text}");
@@ -325,9 +329,9 @@ fn what_does_not_fit_leaves_the_files_of_before() {
     let report = ["report", "--images", &folder_of_images, "--only", "models", "--reduced"];
     let out = path("out");
     let output = with_short_files(4, &[&report[..], &["--out", &out]].concat());
-    let text = told(&output);
+    let text = stderr_of(&output);
     assert!(output.status.code() == Some(1) && text.contains("cannot be written"), "{text}");
-    // Files that fit are whole, the page is not one of them, and nothing is left beside.
+    // Files that fit are whole, the page is not one of them, and nothing is left next to them.
     let left = names(Path::new(&out));
     assert!(!left.iter().any(|name| name == "index.html" || name.starts_with('.')), "{left:?}: {text}");
     // An image whose handler dies at once.
@@ -339,7 +343,7 @@ fn what_does_not_fit_leaves_the_files_of_before() {
     let broken = path("broken.elf");
     fs::write(&broken, elf).expect("written");
     let output = with_short_files(4, &["tput", "--image", &broken, "--bytes", "4096", "--core-dir", &cores]);
-    let text = told(&output);
+    let text = stderr_of(&output);
     assert!(output.status.code() == Some(1) && text.contains("illegal instruction"), "{text}");
     assert_eq!(names(Path::new(&cores)), ["mlx5_0.001.crash"], "the dump does not fit, the report does: {text}");
 }

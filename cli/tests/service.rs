@@ -39,16 +39,16 @@ fn a_status_is_a_table_or_a_document() {
     let path = folder.path().join("status");
     let socket = path.to_str().expect("UTF-8");
     refused(&["status", "--socket", socket], &["no flexcast-service answers at", socket, "start it"]);
-    let mut look = ProcessLook { address: "192.0.2.7:4870".to_owned(), ..ProcessLook::default() };
-    (look.now.programs, look.now.groups, look.now.active_reads, look.counts.read_bytes) = (3, 2, 1, 4096);
-    look.net.refused[Reason::Secret as usize] = 5;
+    let mut process = ProcessLook { address: "192.0.2.7:4870".to_owned(), ..ProcessLook::default() };
+    (process.now.programs, process.now.groups, process.now.active_reads, process.counts.read_bytes) = (3, 2, 1, 4096);
+    process.net.refused[Reason::Secret as usize] = 5;
     let status =
-        Status { pid: 77, device: "mlx5_3".to_owned(), uptime_s: 9, processes: vec![look], ..Status::default() };
+        Status { pid: 77, device: "mlx5_3".to_owned(), uptime_s: 9, processes: vec![process], ..Status::default() };
     let answer = serde_json::to_string(&status).expect("a document");
     let output = answered(&path, &answer, &["status", "--socket", socket]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    for told in [
+    for words in [
         "process 77: serving mlx5_3",
         "192.0.2.7:4870",
         "1 of 4",
@@ -56,7 +56,7 @@ fn a_status_is_a_table_or_a_document() {
         "peers 1152",
         "process 0 has refused connections: secret 5",
     ] {
-        assert!(text.contains(told), "{told:?} is not in {text}");
+        assert!(text.contains(words), "{words:?} is not in {text}");
     }
     let output = answered(&path, &answer, &["status", "--json", "--socket", socket]);
     assert_eq!(serde_json::from_slice::<Status>(&output.stdout).expect("the document"), status);

@@ -1,5 +1,5 @@
-//! `flexcast service demo`: daemons and ranks as processes of their own on emulated cards that they share; who is told
-//! what of a death, and that nothing is left.
+//! `flexcast service demo`: daemons and ranks as processes of their own on emulated cards that they share; to whom
+//! a death is reported, and that nothing is left.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -29,7 +29,7 @@ fn report(args: &[&str]) -> ProcessReport {
     serde_json::from_str(&text).expect("a document")
 }
 
-/// All bytes of three jobs are right, and each rank is told who has died.
+/// All bytes of three jobs are right, and to each rank it is reported who has died.
 fn check(report: &ProcessReport, hosts: u32, ranks_per_host: u32) {
     let (ranks, processes) = (hosts * ranks_per_host, report.service_processes);
     let numbers: Vec<u32> = report.jobs.iter().map(|job| job.number).collect();
@@ -44,9 +44,9 @@ fn check(report: &ProcessReport, hosts: u32, ranks_per_host: u32) {
     }
     assert!(report.held_up.is_right, "{:?}", report.held_up);
     let [rank, daemon] = &report.deaths[..] else { panic!("{:?}", report.deaths) };
-    // Two collectives were under way; all ranks but the one that was killed are told of both.
-    let told: Vec<u32> = rank.notices.iter().map(|notice| notice.rank).collect();
-    assert_eq!(told, (0..ranks - 1).flat_map(|rank| [rank; 2]).collect::<Vec<_>>());
+    // Two collectives were under way; both are reported to all ranks but the one that was killed.
+    let notified: Vec<u32> = rank.notices.iter().map(|notice| notice.rank).collect();
+    assert_eq!(notified, (0..ranks - 1).flat_map(|rank| [rank; 2]).collect::<Vec<_>>());
     for notice in &rank.notices {
         assert!(matches!(notice.kind, Kind::Died | Kind::Failed), "{notice:?}");
         assert_eq!(
@@ -70,7 +70,7 @@ fn check(report: &ProcessReport, hosts: u32, ranks_per_host: u32) {
 }
 
 #[test]
-fn deaths_of_processes_are_told_by_name_and_later_jobs_succeed() {
+fn deaths_of_processes_are_reported_by_name_and_later_jobs_succeed() {
     check(&report(&[]), 2, 2);
 }
 
@@ -83,7 +83,7 @@ fn other_shapes_do_the_same() {
     }
 }
 
-/// Without `flexcast-service` beside it the program is the daemon itself. Here it is alone in a folder.
+/// Without `flexcast-service` in its folder the program is the daemon itself. Here it is alone in a folder.
 #[test]
 fn the_program_alone_is_enough() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -136,8 +136,8 @@ fn is_over(pid: u32) -> bool {
     text.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
 }
 
-fn until(what: &str, mut look: impl FnMut() -> bool) {
-    crate::processes::until(what, BOUND, || look().then_some(()));
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    crate::processes::until(what, BOUND, || is_so().then_some(()));
 }
 
 /// A demonstration in whose first job ranks are at work.

@@ -274,7 +274,7 @@ fn exchanges_and_reductions_give_every_rank_its_own() {
     }
 }
 
-/// Ranks of both datapaths, aggregators apart, and on the DPA of every card: every sum, and as many messages as the
+/// Ranks of both datapaths, separate aggregators, and on the DPA of every card: every sum, and as many messages as the
 /// closed form says.
 #[test]
 fn a_sparse_allreduce_is_exact() {
@@ -318,7 +318,7 @@ fn a_file_is_gathered_and_broadcast() {
     }
 }
 
-/// Ranks that post at times of their own: drawn from the seed, told, and with every byte on every rank, by whatever
+/// Ranks that post at times of their own: drawn from the seed, reported, and with every byte on every rank, by whatever
 /// algorithm.
 #[test]
 fn with_skew_a_rank_has_a_time_of_its_own_and_the_operation_runs_from_the_first_post() {

@@ -57,11 +57,12 @@ fn more_bytes_are_more_work_in_the_data_phase_alone() {
     let run = |bytes: u32| sim(&format!("--op broadcast --ranks 8 --bytes {bytes} --subgroups 1 --model m2"));
     let (small, large) = (run(262_144), run(1 << 20));
     assert!(mean(&small, "arming") > 100.0 && mean(&small, "barrier") > 0.0, "{small}");
-    // A phase ends in a look of the host, which comes up to 10 us behind: so much of the next one's work is told of it.
+    // A phase ends in a poll of the host, which comes up to 10 us late: so much of the next one's work is counted for
+    // it.
     let growth = |phase: &str| mean(&large, phase) - mean(&small, phase);
     let others: f64 = ["arming", "barrier", "closing"].iter().map(|phase| growth(phase).abs()).sum();
     assert!(others <= 0.1 * growth("data"), "{others} of others, {} of data: {small} and {large}", growth("data"));
-    // Chunk by chunk: each further one is received by seven of eight ranks, at the cost that the workers tell
+    // Chunk by chunk: each further one is received by seven of eight ranks, at the cost that the workers report
     // themselves.
     let per_cqe = large["workers"]["loop_instructions"].as_f64().expect("a count")
         / large["workers"]["loop_cqes"].as_f64().expect("a count");
@@ -70,7 +71,7 @@ fn more_bytes_are_more_work_in_the_data_phase_alone() {
 }
 
 #[test]
-fn recovery_is_work_and_cards_of_several_ranks_tell_none() {
+fn recovery_is_work_and_cards_of_several_ranks_report_none() {
     let report = sim("--ranks 4 --bytes 1048576 --loss 1");
     assert!(report["recovered_chunks"].as_u64() > Some(0) && mean(&report, "recovery") > 0.0, "{report}");
     for how in ["--ranks-per-card 2", "--algorithm ring"] {

@@ -1,4 +1,4 @@
-//! `flexcast soak`: what it tells while it runs and at its end, however it ends.
+//! `flexcast soak`: what it reports while it runs and at its end, however it ends.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
@@ -91,7 +91,7 @@ fn seeds_that_were_wrong_are_right() {
     for seed in [
         // What a rank wrote that had called something else went over a block that was still being sent.
         30_000_568,
-        // A peer that had not heard of the failure was refused by a key that had been taken back for that.
+        // A peer that did not know of the failure was refused by a key that had been taken back for that.
         95_002_223,
         // A rank that had everything waited without end for a dead one to say where it wants its bytes.
         20_214,
@@ -117,10 +117,10 @@ fn a_wrong_seed_is_reported_when_it_ends() {
         .spawn()
         .expect("it starts");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-    let told = lines.find_map(|line| line.ok().filter(|line| line.starts_with("wrong: seed ")));
+    let reported = lines.find_map(|line| line.ok().filter(|line| line.starts_with("wrong: seed ")));
     assert!(child.try_wait().expect("a child").is_none(), "the soak goes on");
     child.kill().and_then(|()| child.wait()).expect("it ends");
-    assert!(told.is_some());
+    assert!(reported.is_some());
 }
 
 /// Seeds beyond the last number would be the last one again.
@@ -181,7 +181,7 @@ fn a_late_cancellation_ends_a_case() {
 }
 
 #[test]
-fn it_tells_how_far_it_is_and_ends_at_the_wall_limit() {
+fn it_reports_progress_and_ends_at_the_wall_limit() {
     let output = soak("--seeds 1000000 --wall-limit 3 --progress 1").output().expect("it starts");
     let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}");
@@ -193,7 +193,7 @@ fn it_tells_how_far_it_is_and_ends_at_the_wall_limit() {
 }
 
 #[test]
-fn interrupted_it_tells_what_has_come_out() {
+fn interrupted_it_reports_what_has_come_out() {
     let mut child =
         soak("--seeds 1000000 --progress 1").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     std::thread::sleep(Duration::from_secs(2));

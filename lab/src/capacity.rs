@@ -3,7 +3,7 @@
 //! The cost of a completion on one thread comes from a Broadcast between two emulated cards, with chunks of 64 bytes,
 //! so that it never waits for the link; the rest is arithmetic on it. UD carries -0/+22 %: by so much the published UD
 //! throughput is below what the published cycles give, and nobody knows why. The card's engines and its PCIe link are
-//! not looked at.
+//! not considered.
 
 use crate::model::{bitmap, rate};
 use flexcast::{Config, MAX_SUBGROUPS, Transport, UNITS_PER_CORE, USABLE_UNITS};
@@ -149,7 +149,7 @@ pub enum CapacityError {
     #[error("{0}")]
     Library(String),
     /// The cost could not be found.
-    #[error("the run that tells what a completion costs has failed: {0}")]
+    #[error("the run that measures what a completion costs has failed: {0}")]
     Cost(String),
 }
 
@@ -158,7 +158,7 @@ fn service(zero_copy: bool) -> kernel::Transport {
     if zero_copy { kernel::Transport::Uc } else { kernel::Transport::Ud }
 }
 
-/// Runs a Broadcast that one thread receives, and tells what a completion costs it.
+/// Runs a Broadcast that one thread receives, and measures what a completion costs it.
 ///
 /// # Errors
 /// [`CapacityError::Cost`].
@@ -178,7 +178,7 @@ pub fn cost(zero_copy: bool, images: &Images, model: &emu_config::Timing) -> Res
     let number = |column| row.number(column).filter(|value| *value > 0.0);
     match (number("cycles_per_cqe"), number("instructions_per_cqe")) {
         (Some(cycles), Some(instructions)) => Ok(Cost { cycles, instructions, model: row.source }),
-        _ => Err(CapacityError::Cost("it tells no cycles".to_owned())),
+        _ => Err(CapacityError::Cost("it reports no cycles".to_owned())),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Allgather and Reduce-Scatter at the same time, on the emulated fabric: two rings beside multicast and sums in the
+//! Allgather and Reduce-Scatter at the same time, on the emulated fabric: two rings, and multicast with sums in the
 //! network.
 //!
 //! The fabric only: hosts send whatever they may send at the rate of their links, as cards with enough threads do, and
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         let topology = Topology::named("switch-4").unwrap();
-        for (ranks, share, chunk, told) in [
+        for (ranks, share, chunk, words) in [
             (1, 4096, 4096, "2 to 4"),
             (5, 4096, 4096, "2 to 4"),
             (4, 0, 4096, "must be a multiple"),
@@ -329,7 +329,7 @@ mod tests {
             (4, 1 << 30, 1 << 30, "does not fit a switch buffer"),
         ] {
             let error = run(&topology, ranks, share, chunk).unwrap_err().to_string();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(words), "{error}");
         }
     }
 }

@@ -34,9 +34,9 @@ fn trimmed(text: String) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// A value beside its limits, as text that compares as the numbers do.
+/// A value with its limits, as text that compares as the numbers do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Beside {
+pub struct WithLimits {
     /// The value.
     pub value: String,
     /// The least that will do.
@@ -45,7 +45,7 @@ pub struct Beside {
     pub most: Option<String>,
 }
 
-impl Beside {
+impl WithLimits {
     /// Each number as `plain` has it, if that compares as the numbers do; else with as few digits more as it takes.
     #[must_use]
     pub fn new(value: f64, least: Option<f64>, most: Option<f64>, plain: fn(f64) -> String) -> Self {
@@ -54,9 +54,9 @@ impl Beside {
         let within = (least.is_none_or(|least| value >= least), most.is_none_or(|most| value <= most));
         let agrees = |texts: &Self| {
             let number = |text: &Option<String>| text.as_ref().and_then(|text| text.parse::<f64>().ok());
-            let told = texts.value.parse::<f64>().unwrap_or(f64::NAN);
-            let least = least.is_none() || number(&texts.least).is_some_and(|least| told >= least) == within.0;
-            let most = most.is_none() || number(&texts.most).is_some_and(|most| told <= most) == within.1;
+            let printed = texts.value.parse::<f64>().unwrap_or(f64::NAN);
+            let least = least.is_none() || number(&texts.least).is_some_and(|least| printed >= least) == within.0;
+            let most = most.is_none() || number(&texts.most).is_some_and(|most| printed <= most) == within.1;
             least && most
         };
         let longer = (5..=MOST_DIGITS).map(|digits| with(&|number| significant(number, digits)));
@@ -66,12 +66,13 @@ impl Beside {
     }
 }
 
-/// A deviation in percent, with its sign, beside the deviation that is allowed both ways; with more than one decimal
-/// only where fewer would say something else.
+/// A deviation in percent, with its sign, to compare with the deviation that is allowed both ways; with more than one
+/// decimal only where fewer would say something else.
 #[must_use]
 pub fn deviation(percent: f64, allowed: f64) -> String {
-    let agrees =
-        |text: &String| text.parse::<f64>().is_ok_and(|told| (told.abs() <= allowed) == (percent.abs() <= allowed));
+    let agrees = |text: &String| {
+        text.parse::<f64>().is_ok_and(|printed| (printed.abs() <= allowed) == (percent.abs() <= allowed))
+    };
     (1..=MOST_DIGITS as usize)
         .map(|decimals| format!("{percent:+.decimals$}"))
         .find(agrees)
@@ -104,31 +105,31 @@ mod tests {
     }
 
     #[test]
-    fn a_value_near_its_limit_has_the_digits_that_tell_them_apart() {
-        let told = |value, least, most| {
-            let Beside { value, least, most } = Beside::new(value, least, most, short);
+    fn a_value_near_its_limit_has_the_digits_that_distinguish_them() {
+        let texts = |value, least, most| {
+            let WithLimits { value, least, most } = WithLimits::new(value, least, most, short);
             [Some(value), least, most].map(Option::unwrap_or_default)
         };
-        assert_eq!(told(96.9958, Some(97.0), None), ["96.996", "97", ""]);
-        assert_eq!(told(97.0, Some(97.0), None), ["97", "97", ""]);
-        assert_eq!(told(97.000_01, None, Some(97.0)), ["97.00001", "", "97"]);
+        assert_eq!(texts(96.9958, Some(97.0), None), ["96.996", "97", ""]);
+        assert_eq!(texts(97.0, Some(97.0), None), ["97", "97", ""]);
+        assert_eq!(texts(97.000_01, None, Some(97.0)), ["97.00001", "", "97"]);
         // Passed, and so near does not matter.
-        assert_eq!(told(97.000_01, Some(97.0), None), ["97", "97", ""]);
+        assert_eq!(texts(97.000_01, Some(97.0), None), ["97", "97", ""]);
         // Limits are rounded, too.
-        assert_eq!(told(1.9893, Some(1.98936), None), ["1.9893", "1.9894", ""]);
-        assert_eq!(told(104.0, Some(1.98936), None), ["104", "1.989", ""]);
+        assert_eq!(texts(1.9893, Some(1.98936), None), ["1.9893", "1.9894", ""]);
+        assert_eq!(texts(104.0, Some(1.98936), None), ["104", "1.989", ""]);
         assert_eq!([deviation(20.04, 20.0), deviation(-3.21, 20.0)], ["+20.04", "-3.2"]);
     }
 
-    /// Numbers beside one another as closely as numbers can be, and others.
+    /// Numbers as close to one another as numbers can be, and others.
     fn near() -> impl Strategy<Value = (f64, f64)> {
-        let apart = prop_oneof![Just(0.0), Just(f64::EPSILON), 1e-16..1e-3_f64, 1e-3..2.0_f64];
+        let distance = prop_oneof![Just(0.0), Just(f64::EPSILON), 1e-16..1e-3_f64, 1e-3..2.0_f64];
         (
             prop_oneof![-1e9..1e9_f64, -1e-3..1e-3_f64, (-4000..4000_i32).prop_map(|whole| f64::from(whole) / 8.0)],
-            apart,
+            distance,
             any::<bool>(),
         )
-            .prop_map(|(limit, apart, below)| (limit * if below { 1.0 - apart } else { 1.0 + apart }, limit))
+            .prop_map(|(limit, distance, below)| (limit * if below { 1.0 - distance } else { 1.0 + distance }, limit))
     }
 
     proptest! {
@@ -137,16 +138,16 @@ mod tests {
             let (least, most) = (limit, limit + width * limit.abs());
             for (least, most) in [(Some(least), None), (None, Some(most)), (Some(least), Some(most))] {
                 for plain in [short, thousandths] {
-                    let told = Beside::new(value, least, most, plain);
+                    let printed = WithLimits::new(value, least, most, plain);
                     let number = |text: &str| text.parse::<f64>().unwrap();
-                    let by_text = told.least.as_ref().is_none_or(|least| number(&told.value) >= number(least))
-                        && told.most.as_ref().is_none_or(|most| number(&told.value) <= number(most));
+                    let by_text = printed.least.as_ref().is_none_or(|least| number(&printed.value) >= number(least))
+                        && printed.most.as_ref().is_none_or(|most| number(&printed.value) <= number(most));
                     let is = least.is_none_or(|least| value >= least) && most.is_none_or(|most| value <= most);
-                    prop_assert_eq!(by_text, is, "{:?} for {} within {:?} to {:?}", told, value, least, most);
+                    prop_assert_eq!(by_text, is, "{:?} for {} within {:?} to {:?}", printed, value, least, most);
                 }
             }
-            let told: f64 = deviation(value, limit.abs()).parse().unwrap();
-            prop_assert_eq!(told.abs() <= limit.abs(), value.abs() <= limit.abs());
+            let printed: f64 = deviation(value, limit.abs()).parse().unwrap();
+            prop_assert_eq!(printed.abs() <= limit.abs(), value.abs() <= limit.abs());
         }
     }
 }

@@ -45,7 +45,7 @@ pub enum ImageError {
     },
 }
 
-/// Where images are looked for.
+/// Where images are searched for.
 #[derive(Clone, Debug)]
 pub enum Images {
     /// In [`BUILT`], then among those that the program holds.

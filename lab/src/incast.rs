@@ -1,5 +1,5 @@
 //! Incast on the emulated fabric: many sources with blocks for one host, written at once or read a few at a time, and
-//! what becomes of a flow beside them.
+//! what becomes of a concurrent flow.
 //!
 //! The fabric only, lossless, frame by frame. Sources are on one switch, the host that all have something for on
 //! another; the link between the two is four times as fast as that of a host. A flow between two other hosts goes the
@@ -39,9 +39,9 @@ pub struct Incast {
 pub struct IncastOutcome {
     /// Until the host has all blocks.
     pub blocks_ps: u64,
-    /// Until the flow beside them has arrived: as many bytes as a tenth of the blocks.
+    /// Until the concurrent flow has arrived: as many bytes as a tenth of the blocks.
     pub flow_ps: u64,
-    /// The same with nothing beside it.
+    /// The same where the flow is alone.
     pub flow_alone_ps: u64,
 }
 
@@ -167,7 +167,7 @@ pub fn run(incast: &Incast) -> Result<IncastOutcome, IncastError> {
     Ok(IncastOutcome { blocks_ps, flow_ps, flow_alone_ps })
 }
 
-/// Times until all blocks and until the flow have arrived; without blocks, of the flow that goes beside so many.
+/// Times until all blocks and until the flow have arrived; without blocks, of the flow alone.
 fn one(incast: &Incast, has_blocks: bool) -> Result<(u64, u64), IncastError> {
     let Incast { sources, bytes, reads } = *incast;
     let mut network: Network<Piece> = Network::new(&topology(sources)?);

@@ -71,8 +71,8 @@ impl Pool {
         Self { threads, memory_bytes: u64::MAX, keep_going: false }
     }
 
-    /// Runs `work` for each job and tells `ended` of each one that has ended, one at a time. Returns when all jobs that
-    /// were begun have ended. The order in which jobs end is nobody's to choose: see [`Ended::index`].
+    /// Runs `work` for each job and calls `ended` for each one that has ended, one at a time. Returns when all jobs
+    /// that were begun have ended. The order in which jobs end is nobody's to choose: see [`Ended::index`].
     pub fn each<J: Job, T, E>(
         self,
         jobs: impl Iterator<Item = J> + Send,
@@ -103,7 +103,7 @@ impl Pool {
         });
     }
 
-    /// Runs all jobs; results in the order of the jobs. `progress` is told of each job that has ended.
+    /// Runs all jobs; results in the order of the jobs. `progress` is called for each job that has ended.
     ///
     /// # Errors
     /// The first failure, by the order of the jobs.
@@ -193,8 +193,8 @@ impl<J: Job, I: Iterator<Item = J>> Queue<I> {
         Self { state: Mutex::new(state), ended: Condvar::new(), pool }
     }
 
-    /// The next job that fits beside those under way. Waits for one of them to end if none fits; `None` when all have
-    /// begun, or none is to begin any more.
+    /// The next job that fits in addition to those under way. Waits for one of them to end if none fits; `None` when
+    /// all have begun, or none is to begin any more.
     fn begin(&self) -> Option<Turn<J>> {
         let mut state = lock(&self.state);
         loop {

@@ -23,7 +23,7 @@ pub struct MachineReport {
     pub driven_from: DrivenFrom,
     /// Memory model.
     pub memory: Memory,
-    /// Races found; `None` if nobody looked.
+    /// Races found; `None` if races were not detected.
     pub races: Option<u64>,
     /// Frames that were lost on links, in switches and for want of a receiver.
     pub lost_frames: u64,

@@ -11,7 +11,7 @@ use crate::options::one_of;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, clap::Args)]
 #[command(next_help_heading = "Emulated machine")]
 pub struct NetworkArgs {
-    /// Machine file (TOML): cards, links or a network with faults, memory model, timing model. Options beside it stand
+    /// Machine file (TOML): cards, links or a network with faults, memory model, timing model. Options next to it stand
     /// above it.
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
@@ -28,7 +28,7 @@ pub struct NetworkArgs {
     /// When stores are seen by others [default: strong].
     #[arg(long, value_parser = one_of(memories()))]
     pub memory: Option<Memory>,
-    /// Look for races for memory between firmware, card and host; a run with any fails and tells them on stderr.
+    /// Detect races for memory between firmware, card and host; a run with any fails and lists them on stderr.
     #[arg(long)]
     pub detect_races: bool,
     /// What emulated times are made of: uncalibrated-1, m2, or a file of a timing model's numbers [default:

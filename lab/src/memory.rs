@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-/// What is taken to be there where the system tells nothing.
+/// What is taken to be there where the system reports nothing.
 const FALLBACK_BYTES: u64 = 4 << 30;
 
 /// What keeps a process from more memory.
@@ -20,7 +20,7 @@ pub enum Bound {
     AddressSpace,
     /// `RLIMIT_DATA`.
     Data,
-    /// The system tells no limit.
+    /// The system reports no limit.
     Unknown,
 }
 
@@ -245,10 +245,10 @@ fn read_within(available: Available, what: &'static str, path: &Path, copies: u6
         fits(available, what, name, bytes.saturating_mul(copies.max(1)), "give a smaller file")
     };
     let file = File::open(path).map_err(failed)?;
-    let told = file.metadata().map_err(failed)?.len();
-    fits(told)?;
-    let mut bytes = room(what, told.saturating_add(1))?;
-    // One byte more, so that a file that does not fit is told from one that just does.
+    let reported = file.metadata().map_err(failed)?.len();
+    fits(reported)?;
+    let mut bytes = room(what, reported.saturating_add(1))?;
+    // One byte more, so that a file that does not fit is distinguished from one that just does.
     file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(failed)?;
     fits(bytes.len() as u64)?;
     Ok(bytes)

@@ -18,7 +18,7 @@ pub fn percent(pure: f64, compute: f64, overall: f64) -> f64 {
 /// What the hosts of a collective do and wait for. Times are virtual, of one operation, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Overlap {
-    /// From the first post to the last end, where the hosts look all the time.
+    /// From the first post to the last end, where the hosts poll all the time.
     pub pure_us: f64,
     /// What each host computes after its post, without a call: as long as the longest operation took alone. (Operations
     /// differ by some percent, as their chunks lie differently in the rings.)

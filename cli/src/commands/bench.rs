@@ -1,4 +1,5 @@
-//! `flexcast bench`: instructions per completion beside the published kernels, and collectives of ever more ranks.
+//! `flexcast bench`: instructions per completion, compared with the published kernels, and collectives of ever more
+//! ranks.
 
 use std::process::ExitCode;
 
@@ -47,7 +48,7 @@ impl Row {
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     let datapath = if args.no_datapath { Vec::new() } else { datapath(args)? };
     if !args.json && !datapath.is_empty() {
-        tell(args, &datapath)?;
+        print(args, &datapath)?;
     }
     let collectives = if args.no_collectives { Vec::new() } else { scaling::measure(args.images.images.as_deref())? };
     if args.json {
@@ -129,7 +130,7 @@ fn datapath(args: &BenchArgs) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn tell(args: &BenchArgs, rows: &[Row]) -> Result<(), StdoutError> {
+fn print(args: &BenchArgs, rows: &[Row]) -> Result<(), StdoutError> {
     let mut counts = comfy_table::Table::new();
     counts.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);
     counts.set_header(["image", "transport", "batch", "instr/CQE", "published", "cycles/CQE (emulated)"]);

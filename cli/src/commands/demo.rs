@@ -1,5 +1,5 @@
-//! `flexcast demo`: the sweep of transport, threads and loss, an Allgather among eight ranks beside the ring, and one
-//! while hosts compute.
+//! `flexcast demo`: the sweep of transport, threads and loss, an Allgather among eight ranks compared with the ring,
+//! and one while hosts compute.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -71,9 +71,9 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
             "times are emulated, cost model {MODEL}: of the whole operation, from the first post to the last release, \
              and of its data alone; instructions are\ncounted by the device in its receive loops"
         )?;
-        tell(&allgathers, source.len())?;
-        demo_overlap::tell(&overlaps)?;
-        demo_sparse::tell(&sparse)?;
+        print(&allgathers, source.len())?;
+        demo_overlap::print(&overlaps)?;
+        demo_sparse::print(&sparse)?;
     }
     let ok = reports.iter().all(|report| report.digest_ok)
         && allgathers.iter().all(|report| report.digest_ok)
@@ -98,7 +98,7 @@ fn allgathers(image: &ImageFile, source: &[u8], bar: &ProgressBar) -> anyhow::Re
         .collect()
 }
 
-fn tell(allgathers: &[Simulation], bytes: usize) -> Result<(), StdoutError> {
+fn print(allgathers: &[Simulation], bytes: usize) -> Result<(), StdoutError> {
     out!(
         "\nthe same bytes cut over {RANKS} ranks, a card each on one switch, {} % loss: every rank gathers all {bytes} \
          bytes",

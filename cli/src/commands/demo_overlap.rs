@@ -83,7 +83,7 @@ pub(super) fn run(image: &ImageFile, bar: &ProgressBar) -> anyhow::Result<Vec<Ro
 }
 
 /// Prints the table.
-pub(super) fn tell(rows: &[Row]) -> Result<(), StdoutError> {
+pub(super) fn print(rows: &[Row]) -> Result<(), StdoutError> {
     let mut table =
         table(&["carried out by", "us alone", "us with computing", "overlap %", "host's calls", "every rank"]);
     for Row { carried_out_by, overlap, digest_ok, .. } in rows {
@@ -105,7 +105,7 @@ pub(super) fn tell(rows: &[Row]) -> Result<(), StdoutError> {
     out!(
         "times are emulated; those of hosts' processors and Arm cores take none, those of the DPA are of the model. \
          host's calls: what is left to call, with work\nto do, once a host has computed. By the DPA's protocol and \
-         service processes it looks at a flag in its memory. One alone:\n{}",
+         service processes it polls a flag in its memory. One alone:\n{}",
         rows.last().map_or("", |row| &row.command)
     )
 }

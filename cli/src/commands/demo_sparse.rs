@@ -1,4 +1,4 @@
-//! Sparse AllReduce of `flexcast demo`, beside the ring: ranks of this process over the loopback interface.
+//! Sparse AllReduce of `flexcast demo`, compared with the ring: ranks of this process over the loopback interface.
 
 use std::net::TcpListener;
 use std::thread;
@@ -133,7 +133,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Row>> {
 }
 
 /// Prints the table.
-pub(super) fn tell(rows: &[Row]) -> Result<(), StdoutError> {
+pub(super) fn print(rows: &[Row]) -> Result<(), StdoutError> {
     let mut table = table(&["operation", "algorithm", "bytes received", "ms (measured)", "sums"]);
     for Row { operation, algorithm, received_bytes, measured_us, sums_ok } in rows {
         table.add_row([

@@ -14,7 +14,7 @@ use flexio::{
     AbiExpectation, Application, CardKind, LogDecoder, MsgLevel, MsgStream, Process, ProtectionDomain, Provider,
 };
 
-use super::look;
+use super::observe;
 use crate::args::{ImageArgs, RunArgs};
 use crate::inputs::{open_provider, read_image};
 
@@ -101,9 +101,9 @@ fn with_image(
 ) -> anyhow::Result<ExitCode> {
     let provider = open_provider(args.provider, 0, 1)?;
     let file = read_image(&args.image)?;
-    let look = look::start(&args.look, args.provider)?;
+    let observation = observe::start(&args.observe, args.provider)?;
     let outcome = provision(args, &provider, &file, body);
-    let seen = look::finish(look, args.look.stats, &file.elf, false);
+    let seen = observe::finish(observation, args.observe.stats, &file.elf, false);
     outcome?;
     seen?;
     Ok(ExitCode::SUCCESS)

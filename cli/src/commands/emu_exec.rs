@@ -26,10 +26,10 @@ const LIBRARY: &str = "libflexio.so";
 const LOADER_PATH: &str = "LD_LIBRARY_PATH";
 /// Exit code of a program that ends well on a machine that has found races: that of ThreadSanitizer.
 const RACES_CODE: u8 = 66;
-/// Time between two looks whether the program has ended.
-const LOOK: Duration = Duration::from_millis(5);
+/// Time between two checks whether the program has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Becomes the program; or, if its machine looks for races, runs it, and ends as it does unless there were some.
+/// Becomes the program; or, if its machine detects races, runs it, and ends as it does unless there were some.
 pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
     let libraries = libraries(args.libs.as_deref(), &places())?;
     // Passed as text: a bad file ends here, and not inside the program's first call of verbs.
@@ -116,7 +116,7 @@ fn watch(mut command: Command) -> anyhow::Result<ExitCode> {
                 let _ = kill(Pid::from_raw(child.id().cast_signed()), Signal::try_from(*signal)?);
             }
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     };
     let own = match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_looked_for_and_missed_with_advice() {
+    fn libraries_are_searched_for_and_missed_with_advice() {
         let folder = tempfile::tempdir().unwrap();
         let (there, elsewhere) = (folder.path().join("a"), folder.path().join("b"));
         std::fs::create_dir(&there).unwrap();

@@ -109,7 +109,7 @@ struct Signature {
 }
 
 impl Signature {
-    /// Finds the symbols and creates the file: what is wrong with either is told before the run, and no file of an
+    /// Finds the symbols and creates the file: what is wrong with either is reported before the run, and no file of an
     /// earlier run is taken for this one's.
     fn open(args: &EmuRunArgs, image: &Image) -> anyhow::Result<Option<Self>> {
         let Some(path) = args.signature.clone() else { return Ok(None) };
@@ -163,7 +163,7 @@ fn speed(instructions: u64, took: Duration) -> String {
 }
 
 /// The byte of an exit code that the shell sees. A code that would vanish in it (test programs report the number of the
-/// failed test) must not look like success.
+/// failed test) must not appear as success.
 fn exit_byte(code: u64) -> u8 {
     match (code as u8, code) {
         (0, 1..) => 255,
@@ -176,7 +176,7 @@ mod tests {
     use super::exit_byte;
 
     #[test]
-    fn no_failure_looks_like_success() {
+    fn no_failure_appears_as_success() {
         assert_eq!([0, 1, 255, 256, 257, 512].map(exit_byte), [0, 1, 255, 255, 1, 255]);
     }
 }

@@ -110,7 +110,7 @@ pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
 /// From which length and density on a sparse AllReduce sends the whole array.
 fn print_sparse(tuning: &Tuning) -> anyhow::Result<()> {
     if let Some(bytes) = tuning.sparse_from_bytes() {
-        out!("sparse AllReduces look for zeros in arrays of {bytes} bytes and more")?;
+        out!("sparse AllReduces search for zeros in arrays of {bytes} bytes and more")?;
         return Ok(());
     }
     let mut table = Table::new();
@@ -120,6 +120,6 @@ fn print_sparse(tuning: &Tuning) -> anyhow::Result<()> {
         let ranks = if *ranks == u32::MAX { "any".to_owned() } else { ranks.to_string() };
         table.add_row([ranks, bytes.to_string(), dense_us.to_string(), full_us.to_string(), tenth_us.to_string()]);
     }
-    out!("times by which a sparse AllReduce looks for zeros or sends everything:\n{table}")?;
+    out!("times by which a sparse AllReduce searches for zeros or sends everything:\n{table}")?;
     Ok(())
 }

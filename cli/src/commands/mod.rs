@@ -14,7 +14,7 @@ mod emu_run;
 mod flow;
 mod info;
 mod info_check;
-mod look;
+mod observe;
 mod perf;
 mod plan;
 mod reference;
@@ -54,9 +54,9 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Flow(args) => flow::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Report(args) => report::run(&args),
-        Command::Trace(args) => look::trace(args),
-        Command::Ps(args) => look::ps(&args),
-        Command::Stats(args) => look::stats(&args),
+        Command::Trace(args) => observe::trace(args),
+        Command::Ps(args) => observe::ps(&args),
+        Command::Stats(args) => observe::stats(&args),
         Command::Service(ServiceCommand::Status(args)) => service::status(&args),
         Command::Service(ServiceCommand::Check(args)) => service::check(&args),
         Command::Service(ServiceCommand::Demo(args)) => service_demo::run(&args),

@@ -60,6 +60,6 @@ fn table(plan: &Plan) -> String {
     }
     format!(
         "{table}\ncomputed from {cycles:.0} cycles and {instructions:.1} instructions per completion of one thread \
-         (emulated, model {model});\nthe card's engines and its PCIe link are not looked at"
+         (emulated, model {model});\nthe card's engines and its PCIe link are not considered"
     )
 }

@@ -48,9 +48,9 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     if folder.is_none() {
         spec::write_scripts(&args.out, &experiments)?;
     }
-    let mut tell = Progress::new();
-    let outcomes = run::run(experiments, &options, &mut |progress| tell.tell(progress));
-    tell.end();
+    let mut display = Progress::new();
+    let outcomes = run::run(experiments, &options, &mut |progress| display.show(progress));
+    display.end();
     let head = Head { model: name, calibration, reduced: args.reduced, commit: args.commit.clone() };
     for outcome in &outcomes {
         output::write(&args.out, outcome)?;
@@ -65,7 +65,7 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     for outcome in &outcomes {
         out!("{}: {}", outcome.experiment.id, outcome.experiment.title)?;
         for verdict in &outcome.verdicts {
-            let value = verdict.told().unwrap_or_else(|| "-".to_owned());
+            let value = verdict.value_text().unwrap_or_else(|| "-".to_owned());
             out!("  {:<8} {} ({}): {value}", verdict.verdict.name(), verdict.what, verdict.limits())?;
         }
         for (run, reason) in &outcome.failures {

@@ -10,12 +10,12 @@ use flexcast_lab::evaluate::run;
 /// Where stderr is no terminal, a line is written for runs that took this long, and at least this often.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Tells it.
+/// Shows it.
 #[derive(Debug)]
 pub(super) struct Progress {
     bar: ProgressBar,
     begun: Instant,
-    told: Instant,
+    shown: Instant,
 }
 
 impl Progress {
@@ -29,18 +29,18 @@ impl Progress {
         }
         bar.set_prefix("evaluation");
         let now = Instant::now();
-        Self { bar, begun: now, told: now }
+        Self { bar, begun: now, shown: now }
     }
 
     /// A run has ended, or the first are about to begin.
-    pub(super) fn tell(&mut self, progress: &run::Progress) {
+    pub(super) fn show(&mut self, progress: &run::Progress) {
         self.bar.set_length(progress.all as u64);
         self.bar.set_position(progress.ended as u64);
         let Some((run, took)) = &progress.run else { return };
         self.bar.set_message(run.clone());
         let last = progress.ended == progress.all;
-        if self.bar.is_hidden() && (last || *took >= EVERY || self.told.elapsed() >= EVERY) {
-            self.told = Instant::now();
+        if self.bar.is_hidden() && (last || *took >= EVERY || self.shown.elapsed() >= EVERY) {
+            self.shown = Instant::now();
             note!("{}", line(progress, run, *took, self.begun.elapsed()));
         }
     }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_which_run_of_how_many_and_how_long() {
+    fn a_line_shows_which_run_of_how_many_and_how_long() {
         let progress = run::Progress { ended: 3, all: 14, run: None };
         let text = line(&progress, "flexcast tput", Duration::from_millis(1234), Duration::from_secs(65));
         assert_eq!(text, "[3/14] 1:05, 1.2 s: flexcast tput");

@@ -1,5 +1,5 @@
 //! Collectives of 8 to 1024 ranks: what they cost in time and memory. Each runs in a process of its own, so that its
-//! memory can be told.
+//! memory can be measured.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -24,8 +24,8 @@ pub(super) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let limits: Vec<String> =
         limits.map(|(number, value)| format!("{} {value}", number.key.trim_start_matches("limits."))).collect();
     out!("limits of each process: {}", limits.join(", "))?;
-    for (number, look) in status.processes.iter().enumerate() {
-        let refused = Reason::ALL.map(|reason| (reason.name(), look.net.refused_for(reason)));
+    for (number, process) in status.processes.iter().enumerate() {
+        let refused = Reason::ALL.map(|reason| (reason.name(), process.net.refused_for(reason)));
         let refused: Vec<String> =
             refused.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}")).collect();
         if !refused.is_empty() {
@@ -57,8 +57,8 @@ fn processes(status: &Status) -> Table {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    for (number, look) in status.processes.iter().enumerate() {
-        let now = look.now;
+    for (number, process) in status.processes.iter().enumerate() {
+        let now = process.now;
         let reads = format!("{} of {}", now.active_reads, status.limits.active_reads);
         let groups = match now.multicast_groups {
             0 => now.groups.to_string(),
@@ -68,8 +68,8 @@ fn processes(status: &Status) -> Table {
             [now.programs, now.processes, now.collectives].map(|value| value.to_string());
         let cells = [programs, processes, groups, collectives];
         let rest =
-            [now.keys, now.queue_pairs, look.counts.reads, look.counts.read_bytes].map(|value| value.to_string());
-        let row = [number.to_string(), look.address.clone()].into_iter().chain(cells).chain([reads]).chain(rest);
+            [now.keys, now.queue_pairs, process.counts.reads, process.counts.read_bytes].map(|value| value.to_string());
+        let row = [number.to_string(), process.address.clone()].into_iter().chain(cells).chain([reads]).chain(rest);
         table.add_row(row);
     }
     table

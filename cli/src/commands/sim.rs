@@ -12,7 +12,7 @@ use flexcast_lab::sim::run::{self as sim, Tick};
 use flexcast_lab::sim::sparse;
 use indicatif::ProgressBar;
 
-use super::look;
+use super::observe;
 use crate::capture::Capture;
 use crate::inputs::{read_image, read_source};
 use crate::progress::progress_bar;
@@ -32,13 +32,14 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let image = params.needs_image().then(|| read_image(&args.image)).transpose()?;
     let cards = Emulated::new(machine)?;
     let capture = asked.capture.as_deref().map(|path| Capture::start(&cards, path)).transpose()?;
-    let look = look::start(&args.look, ProviderName::Emu)?;
+    let observation = observe::start(&args.observe, ProviderName::Emu)?;
     let source = file.map_or_else(|| sim::source(&params), Ok)?;
     let bar = progress_bar("ranks");
     let report = sim::run(&cards.provider, image.as_ref(), &params, &source, &mut |tick| show(&bar, &params, tick));
     bar.finish_and_clear();
     // What happened matters most when something failed.
-    let looked = look::finish(look, args.look.stats, image.as_ref().map_or(&[][..], |image| &image.elf), args.json);
+    let seen =
+        observe::finish(observation, args.observe.stats, image.as_ref().map_or(&[][..], |image| &image.elf), args.json);
     if let Some(capture) = capture {
         capture.finish()?;
     }
@@ -47,10 +48,10 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     for race in &races {
         note!("race: {race}");
     }
-    let (report, looked) = (report?, looked?);
+    let (report, seen) = (report?, seen?);
     if args.json {
         let mut value = serde_json::to_value(&report)?;
-        if let Some(seen) = looked.filter(|_| args.look.stats) {
+        if let Some(seen) = seen.filter(|_| args.observe.stats) {
             value["stats"] = serde_json::to_value(&seen.state)?;
         }
         out!("{value}")?;
@@ -94,12 +95,12 @@ fn run_sparse(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let image = params.image().map(|name| read_image(named(name))).transpose()?;
     let cards = Emulated::new(machine)?;
     let capture = asked.capture.as_deref().map(|path| Capture::start(&cards, path)).transpose()?;
-    let look = look::start(&args.look, ProviderName::Emu)?;
+    let observation = observe::start(&args.observe, ProviderName::Emu)?;
     let bar = progress_bar("operations");
     bar.set_length(u64::from(params.turns.0) + u64::from(params.turns.1));
     let report = sparse::run(&cards.provider, image.as_ref(), &params, &mut |over| bar.set_position(over.into()));
     bar.finish_and_clear();
-    look::finish(look, args.look.stats, image.as_ref().map_or(&[][..], |image| &image.elf), args.json)?;
+    observe::finish(observation, args.observe.stats, image.as_ref().map_or(&[][..], |image| &image.elf), args.json)?;
     if let Some(capture) = capture {
         capture.finish()?;
     }

@@ -20,8 +20,8 @@ use flexcast_lab::soak::seeds::{Seeds, State};
 
 /// How long seeds under way may take to their end once the soak run is to stop.
 const GRACE: Duration = Duration::from_secs(10);
-/// How often the seeds are looked at.
-const LOOK: Duration = Duration::from_millis(50);
+/// Time between two polls of the seeds.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// A seed that runs for longer is named in the progress.
 const LONG: Duration = Duration::from_secs(5);
 /// What shells expect of a program that a signal has ended: 128 and its number.
@@ -114,7 +114,7 @@ fn watch(args: &SoakArgs, seeds: &Seeds, started: Instant) -> End {
     bar.set_length(args.seeds);
     let limit = args.wall_limit.map(Duration::from_secs);
     let every = Duration::from_secs(args.progress);
-    let (mut told, mut stopping) = (Duration::ZERO, None);
+    let (mut shown, mut stopping) = (Duration::ZERO, None);
     let end = loop {
         let elapsed = started.elapsed();
         let end = match stopping {
@@ -125,10 +125,10 @@ fn watch(args: &SoakArgs, seeds: &Seeds, started: Instant) -> End {
         };
         let over = seeds.with(|state| {
             // Those who wait for the end of a long soak run want to know before it.
-            for wrong in state.untold.drain(..) {
+            for wrong in state.unreported.drain(..) {
                 bar.suspend(|| note!("wrong: {wrong}"));
             }
-            show(args, &bar, state, elapsed, &mut told, every);
+            show(args, &bar, state, elapsed, &mut shown, every);
             state.is_over
         });
         match end {
@@ -142,24 +142,24 @@ fn watch(args: &SoakArgs, seeds: &Seeds, started: Instant) -> End {
             None if over => break seeds.with(|state| if state.wrong.is_empty() { End::Complete } else { End::Wrong }),
             None => {}
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     };
     bar.finish_and_clear();
     end
 }
 
 /// On a terminal a bar, elsewhere a line now and then.
-fn show(args: &SoakArgs, bar: &ProgressBar, state: &State, elapsed: Duration, told: &mut Duration, every: Duration) {
+fn show(args: &SoakArgs, bar: &ProgressBar, state: &State, elapsed: Duration, shown: &mut Duration, every: Duration) {
     bar.set_position(state.ended());
     let mut message = outcomes(state);
     for (seed, since) in state.running.iter().filter(|(_, since)| since.elapsed() >= LONG) {
         message += &format!("; seed {seed} runs for {:.0} s", since.elapsed().as_secs_f64());
     }
     bar.set_message(message.clone());
-    if !bar.is_hidden() || every.is_zero() || elapsed < *told + every {
+    if !bar.is_hidden() || every.is_zero() || elapsed < *shown + every {
         return;
     }
-    *told = elapsed;
+    *shown = elapsed;
     let (ended, elapsed_s) = (state.ended(), elapsed.as_secs_f64());
     let rate = ended as f64 / elapsed_s;
     let left =

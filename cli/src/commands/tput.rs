@@ -11,7 +11,7 @@ use flexcast_lab::tput::plan::Plan;
 use flexcast_lab::tput::report::{Report, table};
 use flexcast_lab::tput::run::{made_up_bytes, names, run as run_plan};
 
-use super::look;
+use super::observe;
 use crate::args::TputArgs;
 use crate::capture::Capture;
 use crate::inputs::{read_image, read_source};
@@ -32,7 +32,7 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     let image = read_image(&args.image)?;
     let capture = emulated.as_ref().zip(asked.capture.as_deref());
     let capture = capture.map(|(cards, path)| Capture::start(cards, path)).transpose()?;
-    let look = look::start(&args.look, args.pair.provider)?;
+    let observation = observe::start(&args.observe, args.pair.provider)?;
     let source = file.map_or_else(|| made_up_bytes(bytes, params.seed), Ok)?;
     let names = names(&provider, args.pair.server.as_deref(), args.pair.client.as_deref())?;
     let bar = progress_bar("repetitions");
@@ -44,7 +44,7 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
         _ => Ok(()),
     };
     // What happened matters most when something failed.
-    let looked = look::finish(look, args.look.stats, &image.elf, args.pair.json);
+    let observed = observe::finish(observation, args.observe.stats, &image.elf, args.pair.json);
     if let Some(capture) = capture {
         capture.finish()?;
     }
@@ -58,13 +58,13 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     for race in &races {
         note!("race: {race}");
     }
-    let (mut report, looked) = (outcome?, looked?);
+    let (mut report, observed) = (outcome?, observed?);
     printed?;
     report.machine = seen;
     if args.pair.json {
         let mut value = serde_json::to_value(&report)?;
-        if let Some(looked) = looked.filter(|_| args.look.stats) {
-            value["stats"] = serde_json::to_value(&looked.state)?;
+        if let Some(observed) = observed.filter(|_| args.observe.stats) {
+            value["stats"] = serde_json::to_value(&observed.state)?;
         }
         out!("{value}")?;
     } else if let Some(seen) = report.machine.as_ref().filter(|_| !asked.is_plain()) {

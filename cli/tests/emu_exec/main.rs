@@ -11,7 +11,7 @@ fn flexcast(args: &[&str]) -> Output {
     command.output().expect("the tool starts")
 }
 
-/// A folder that looks like that of the libraries.
+/// A folder with the files of the libraries' folder.
 fn libraries() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::write(folder.path().join("libflexio.so"), "").expect("a file");
@@ -105,7 +105,7 @@ fn a_used_address_and_a_capture_that_cannot_be_are_reported_before_the_program_s
     refused(&["--pcap", "/proc/x.pcapng"], &["capture `/proc/x.pcapng` cannot be written"]);
 }
 
-/// A machine that looks for races: the program's own code counts first, then whether there were any.
+/// A machine that detects races: the program's own code counts first, then whether there were any.
 #[test]
 fn races_show_in_the_exit_code() {
     let folder = libraries();

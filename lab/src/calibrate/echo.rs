@@ -49,7 +49,7 @@ struct Client<'a> {
 
 impl Client<'_> {
     fn post_receive(&self, worker: usize) -> Result<(), CalibrateError> {
-        // Nobody looks at the answers: all land in one buffer.
+        // Nobody reads the answers: all land in one buffer.
         let into = self.memory.slice(u64::from(BUFFER_BYTES), BUFFER_BYTES)?;
         Ok(self.queue_pairs[worker].post_receive(RECEIVE | worker as u64, into)?)
     }

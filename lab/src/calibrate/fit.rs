@@ -67,7 +67,7 @@ pub fn fit(image: &ImageFile, parameters: &Parameters) -> Result<Fit, CalibrateE
     let (mut low, mut high) = (point(below)?, point(above)?);
     let wanted = PUBLISHED_UC.cycles;
     let in_model = parameters.get(GAP.0, GAP.1).map_or(0, |parameter| parameter.value);
-    let told = |gap_millicycles, (cycles_at_66, cycles, instructions): Point, runs| Fit {
+    let fit_of = |gap_millicycles, (cycles_at_66, cycles, instructions): Point, runs| Fit {
         gap_millicycles,
         in_model,
         cycles_at_66,
@@ -78,7 +78,7 @@ pub fn fit(image: &ImageFile, parameters: &Parameters) -> Result<Fit, CalibrateE
     };
     if low.0 > wanted || high.0 < wanted {
         let nearest = if low.0 > wanted { low } else { high };
-        return Ok(told(None, nearest, runs));
+        return Ok(fit_of(None, nearest, runs));
     }
     while above - below > 1 {
         let middle = u64::midpoint(below, above);
@@ -86,5 +86,5 @@ pub fn fit(image: &ImageFile, parameters: &Parameters) -> Result<Fit, CalibrateE
         if there.0 < wanted { (below, low) = (middle, there) } else { (above, high) = (middle, there) }
     }
     let (gap, found) = if wanted - low.0 < high.0 - wanted { (below, low) } else { (above, high) };
-    Ok(told(Some(gap), found, runs))
+    Ok(fit_of(Some(gap), found, runs))
 }

@@ -181,11 +181,11 @@ impl<'a> Fixture<'a> {
     pub(super) fn results(&self, kernel: &str) -> Result<Vec<KernelResult>, CalibrateError> {
         let mut results = Vec::new();
         for thread in 0..self.threads {
-            let mut looks = 0u32;
+            let mut polls = 0u32;
             let what = format!("thread {thread} of kernel {kernel} to end");
             self.process.device().provider().wait(KERNEL_BOUND, &what, || {
-                looks = looks.wrapping_add(1);
-                if looks.is_multiple_of(4096) {
+                polls = polls.wrapping_add(1);
+                if polls.is_multiple_of(4096) {
                     self.process.check()?;
                 }
                 let done = self.shared.read_u64(thread * size_of::<KernelResult>() + offset_of!(KernelResult, done))?;
@@ -259,7 +259,7 @@ pub(super) fn measure(
         let memory = DeviceBuffer::zeroed(fixture.process, probe.memory_bytes * shares)?;
         let (contexts, handlers) = fixture.slots("measure", |thread| probe.first_unit + thread)?;
         let name = format!("{:?}", probe.kernel);
-        // Threads begin equally far apart on the ring: a line comes again only after all others have, and is in no
+        // Threads begin at equal distances on the ring: a line comes again only after all others have, and is in no
         // cache by then.
         let (lines, mut start_line) = ((probe.memory_bytes / LINE_BYTES).max(1), 0);
         for (thread, buffer) in contexts.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! A published point that the model was not fitted to, beside what the model makes of it.
+//! A published point that the model was not fitted to, and what the model makes of it.
 
 use serde::{Serialize, Serializer};
 
-use crate::figures::{Beside, thousandths};
+use crate::figures::{WithLimits, thousandths};
 
 /// What became of a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,10 +106,11 @@ impl Band {
         in_words(self.low.map(thousandths), self.high.map(thousandths))
     }
 
-    /// The same beside a value, and that value: with so many digits that it shows on which side of an end the value is.
+    /// The same for a given value, and that value: with so many digits that they show on which side of an end the value
+    /// is.
     #[must_use]
-    pub fn text_beside(self, value: f64) -> (String, String) {
-        let Beside { value, least, most } = Beside::new(value, self.low, self.high, thousandths);
+    pub fn text_for(self, value: f64) -> (String, String) {
+        let WithLimits { value, least, most } = WithLimits::new(value, self.low, self.high, thousandths);
         (in_words(least, most), value)
     }
 }
@@ -139,8 +140,9 @@ pub struct HoldOut {
     pub accepted: String,
     /// What the model says.
     pub predicted: f64,
-    /// The same for people, beside what is accepted.
-    pub told: String,
+    /// The same for people, to compare with what is accepted.
+    #[serde(rename = "told")]
+    pub predicted_text: String,
     /// How far that is from what is published, in percent; 0 inside a band, `None` where nothing is.
     pub error_percent: Option<f64>,
     /// What became of it.
@@ -165,7 +167,7 @@ impl HoldOut {
         accepted: Band,
         predicted: f64,
     ) -> Self {
-        let (accepted_text, told) = accepted.text_beside(predicted);
+        let (accepted_text, predicted_text) = accepted.text_for(predicted);
         Self {
             id: id.into(),
             what: what.into(),
@@ -173,7 +175,7 @@ impl HoldOut {
             published: published.text(),
             accepted: accepted_text,
             predicted,
-            told,
+            predicted_text,
             error_percent: Some(published.error_percent(predicted)),
             verdict: if accepted.holds(predicted) { Verdict::Pass } else { Verdict::Fail },
             latency_bound: None,
@@ -190,7 +192,7 @@ impl HoldOut {
         Self { verdict: Verdict::Prediction, error_percent: None, ..row }
     }
 
-    /// With the bare bounds beside it.
+    /// The same, with the bare bounds.
     #[must_use]
     pub fn bounds(self, latency: Option<f64>, issue: Option<f64>) -> Self {
         Self { latency_bound: latency, issue_bound: issue, ..self }

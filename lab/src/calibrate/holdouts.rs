@@ -174,7 +174,7 @@ fn small(
 }
 
 /// Each worker's share of the packets per second against the first point's, one core after the other. Where the
-/// published threads were is not said, so the other placement is told as well; it decides nothing.
+/// published threads were is not said, so the other placement is reported as well; it decides nothing.
 fn scaling(
     images: &Images,
     parameters: &Parameters,

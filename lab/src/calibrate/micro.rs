@@ -97,7 +97,7 @@ pub(super) fn list() -> Vec<Micro> {
     all
 }
 
-/// `set` bytes of each thread, in the memory that the kernel looks at.
+/// `set` bytes of each thread, in the memory that the kernel accesses.
 fn probe((kernel, driven_from): Place, threads: u32, set: u64, count: u64) -> Probe {
     let through_window = matches!(kernel, Kernel::ChaseHost | Kernel::ReadHost | Kernel::WriteHost);
     let (memory_bytes, host_bytes) = if through_window { (LINE_BYTES, set) } else { (set, LINE_BYTES) };

@@ -3,12 +3,12 @@
 //! - [`micro`]: micro-benchmarks as kernels on the emulated card; what went into the model has to come out;
 //! - [`reference`](mod@reference): the published receive kernels and what they execute; [`fit`]: the one fitted number;
 //! - [`holdouts`]: every published point that the model was not fitted to ([`holdout`]), by runs of `reference`, of
-//!   SDR-RDMA's receive workers (`packets`), of DPA-Store's chain of loads and its echo (`echo`), beside the bare
+//!   SDR-RDMA's receive workers (`packets`), of DPA-Store's chain of loads and its echo (`echo`), and the bare
 //!   [`bounds`];
 //! - [`sensitivity`]: what of that depends on numbers that nobody has published;
 //! - [`report`]: the result, as JSON and as tables.
 //!
-//! Kernels are image `calibration`'s, written from the papers' words; nothing is changed after a look at the hold-outs.
+//! Kernels are image `calibration`'s, written from the papers' words; nothing is changed after the hold-outs are known.
 
 pub mod bounds;
 mod echo;
@@ -76,16 +76,16 @@ impl<T> jobs::Job for Job<'_, T> {
     }
 }
 
-/// Tells of a job that has ended: its name, the number of those that have, of all, and the seconds it took.
+/// Reports a job that has ended: its name, the number of those that have, of all, and the seconds it took.
 pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize, f64) + Sync);
 
 /// Carries all out, `threads` at a time; results in the order of the jobs. After a failure none is begun any more.
 fn run_all<T: Send>(jobs: Vec<Job<'_, T>>, threads: usize, progress: Progress<'_>) -> Result<Vec<T>, CalibrateError> {
     let all = jobs.len();
-    let tell = |ended: &Ended<Job<'_, T>, T, CalibrateError>| {
+    let report = |ended: &Ended<Job<'_, T>, T, CalibrateError>| {
         progress(&ended.job.name, ended.ended, all, ended.took.as_secs_f64());
     };
-    Pool::new(threads).all(jobs, |job| (job.run)(), tell).map_err(|failure| match failure {
+    Pool::new(threads).all(jobs, |job| (job.run)(), report).map_err(|failure| match failure {
         Failure::Failed(error) => error,
         Failure::Panicked { job, message } => CalibrateError::Panicked { job, message },
     })
@@ -123,7 +123,7 @@ pub fn hold_outs(
     Ok(run_all(holdouts::jobs(images, parameters, sizes), threads, progress)?.concat())
 }
 
-/// All steps. A model whose fit is rejected is not looked at any further.
+/// All steps. A model whose fit is rejected is not examined any further.
 ///
 /// # Errors
 /// A run fails. Predictions that are wrong are part of the result instead.

@@ -49,8 +49,8 @@ struct Flow {
     posted: u64,
     /// Sends known to be complete.
     sent: u64,
-    /// Packets of chunks that the worker has told of.
-    told: u64,
+    /// Packets of chunks that the worker has reported complete.
+    reported: u64,
 }
 
 /// One sending card.
@@ -158,7 +158,7 @@ impl Packets {
         Ok((self.packets * u64::from(self.threads)) as f64 / (span_ns(&results) as f64 * 1e-9))
     }
 
-    /// Keeps as many packets on their way to each worker as it has receives for, until all have told of their last
+    /// Keeps as many packets on their way to each worker as it has receives for, until all have reported their last
     /// chunk.
     fn send(&self, fixture: &Fixture<'_>, senders: &[Sender<'_>]) -> Result<(), CalibrateError> {
         let clock = fixture.process.device().provider().relax();
@@ -176,10 +176,10 @@ impl Packets {
                 }
             }
             for (worker, flow) in flows.iter_mut().enumerate() {
-                moved |= self.listen(fixture, worker, flow)?;
+                moved |= self.read_bitmap(fixture, worker, flow)?;
                 let sender = &senders[worker % SENDERS];
                 let room =
-                    (self.in_flight() - (flow.posted - flow.told)).min((1 << LOG_RING) - (flow.posted - flow.sent));
+                    (self.in_flight() - (flow.posted - flow.reported)).min((1 << LOG_RING) - (flow.posted - flow.sent));
                 let count = BATCH.min(self.packets - flow.posted);
                 if count > 0 && room >= count {
                     self.post(fixture, sender, worker, flow.posted, count)?;
@@ -187,7 +187,7 @@ impl Packets {
                     moved = true;
                 }
             }
-            if flows.iter().all(|flow| flow.told == self.packets) {
+            if flows.iter().all(|flow| flow.reported == self.packets) {
                 return Ok(());
             }
             let now_ps = clock.now_ps();
@@ -195,7 +195,7 @@ impl Packets {
                 moved_ps = now_ps;
             } else if now_ps - moved_ps > QUIET_PS {
                 fixture.process.check()?;
-                let done = flows.iter().map(|flow| flow.told).sum();
+                let done = flows.iter().map(|flow| flow.reported).sum();
                 let quiet_us = (now_ps - moved_ps) / 1_000_000;
                 return Err(CalibrateError::Stalled {
                     kernel: "packets".to_owned(),
@@ -209,20 +209,20 @@ impl Packets {
         }
     }
 
-    /// Looks at a worker's chunk bitmap, which fills in order; true if there is more than before.
-    fn listen(&self, fixture: &Fixture<'_>, worker: usize, flow: &mut Flow) -> Result<bool, CalibrateError> {
-        let before = flow.told;
+    /// Reads a worker's chunk bitmap, which fills in order; true if there is more than before.
+    fn read_bitmap(&self, fixture: &Fixture<'_>, worker: usize, flow: &mut Flow) -> Result<bool, CalibrateError> {
+        let before = flow.reported;
         let at = Fixture::host_offset(self.threads as usize)
             + self.threads as usize * LINE_BYTES as usize
             + worker * self.chunk_bytes() as usize;
         loop {
-            let chunks = flow.told >> self.log_chunk;
+            let chunks = flow.reported >> self.log_chunk;
             let word = fixture.shared.read_u64(at + (chunks / 64) as usize * 8)?;
             let full = (chunks / 64 * 64 + u64::from(word.trailing_ones())) << self.log_chunk;
-            if full <= flow.told || flow.told >= self.packets {
-                return Ok(flow.told > before);
+            if full <= flow.reported || flow.reported >= self.packets {
+                return Ok(flow.reported > before);
             }
-            flow.told = full.min(self.packets);
+            flow.reported = full.min(self.packets);
         }
     }
 

@@ -59,7 +59,7 @@ impl Run {
     }
 }
 
-/// What the kernel executes for each completion, beside what the published one did.
+/// What the kernel executes for each completion, and what the published one did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KernelRow {
     /// Transport.

@@ -39,7 +39,7 @@ pub struct Calibration {
     pub micro: Vec<MicroRow>,
     /// What the published kernels execute here.
     pub kernels: Vec<KernelRow>,
-    /// What depends on assumptions; `None` if nobody looked.
+    /// What depends on assumptions; `None` if it was not examined.
     pub sensitivity: Option<Vec<Sensitivity>>,
 }
 
@@ -122,7 +122,7 @@ impl Calibration {
             "Written by `flexcast calibrate --markdown FILE`; not to be edited. All predictions are *emulated*; \
              nothing was measured on a card."
                 .to_owned(),
-            "- The model has one fitted number. No number was changed after the points below had been looked at.\n\
+            "- The model has one fitted number. No number was changed after the points below had been examined.\n\
              - *not discriminating*: any model would pass, or an engine of the emulated card is the limit.\n\
              - *prediction*: nothing was published to compare with.\n\
              - *latency bound*: one thread takes its loads and stores one after the other, and waits for no other \
@@ -162,7 +162,7 @@ impl Calibration {
         }
         section(format!("fit: {}", self.verdict_of_fit()), None, Vec::new());
         section(
-            "kernels of image reference, for each completion, beside the published ones".to_owned(),
+            "kernels of image reference, for each completion, next to the published ones".to_owned(),
             Some(self.kernel_table()),
             Vec::new(),
         );
@@ -202,7 +202,7 @@ impl Calibration {
                 row.what.clone(),
                 row.unit.to_owned(),
                 row.published.clone(),
-                row.told.clone(),
+                row.predicted_text.clone(),
                 row.error_percent.map_or_else(|| "-".to_owned(), |error| format!("{error:+.1}")),
                 row.accepted.clone(),
                 row.verdict.name().to_owned(),
@@ -267,7 +267,7 @@ impl Calibration {
     }
 }
 
-/// A part of what is told.
+/// A part of the report.
 struct Section {
     title: String,
     table: Option<Table>,
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_begins_with_the_score_and_tells_what_failed() {
+    fn the_text_begins_with_the_score_and_names_what_failed() {
         let text = calibration(Some(5743), 5743).text();
         assert!(text.starts_with("model M.2, fitted on one number; hold-outs passed 0 of 1"), "{text}");
         for word in [

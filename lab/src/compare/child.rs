@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// How often processes are looked at.
-const LOOK: Duration = Duration::from_millis(2);
+/// Time between two polls of the processes.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// How long the others of a set may go on when one has failed: they have more to say of it, or end by themselves.
 const GRACE: Duration = Duration::from_secs(2);
 /// Longest message of a program that is passed on.
@@ -97,7 +97,7 @@ impl Group {
         let mut failed_at = None;
         loop {
             for one in self.children.iter_mut().filter(|one| one.ended.is_none()) {
-                // A process that cannot be waited for has ended as far as can be told.
+                // A process that cannot be waited for has ended, as far as is known.
                 one.ended = match one.child.try_wait() {
                     Ok(status) => status,
                     Err(_) => Some(ExitStatus::default()),
@@ -114,7 +114,7 @@ impl Group {
                 _ if !running => Ok(()),
                 _ if started.elapsed() > limit => Err(ChildError::TimeLimit { limit_s: limit.as_secs() }),
                 _ => {
-                    std::thread::sleep(LOOK);
+                    std::thread::sleep(POLL_INTERVAL);
                     continue;
                 }
             };
@@ -279,7 +279,7 @@ mod tests {
         let gone = || state().split(") ").nth(1).is_none_or(|rest| rest.starts_with('Z'));
         while !gone() {
             assert!(started.elapsed() < LONG, "{}", state());
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 

@@ -33,7 +33,7 @@ pub struct PerfRow {
     pub p95_us: f64,
     /// How many were timed.
     pub repetitions: u32,
-    /// Processor time of all ranks per operation, where it is told.
+    /// Processor time of all ranks per operation, where it is reported.
     pub cpu_s: Option<f64>,
     /// Buffers that were not as they should be.
     #[serde(default)]

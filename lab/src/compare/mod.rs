@@ -2,7 +2,7 @@
 //!
 //! Hosts are network namespaces at one bridge ([`network`]). Each system runs as one process per host ([`child`] bounds
 //! them): Open MPI and MPICH by one program in C ([`mpi`]), gloo by one in Python ([`gloo`]), both also with Flexcast
-//! beneath them, Flexcast by `flexcast perf` ([`flexcast`]), and IP multicast without any reliability beside them
+//! beneath them, Flexcast by `flexcast perf` ([`flexcast`]), and IP multicast without any reliability for comparison
 //! ([`bound`]). [`run`] starts them in turn and makes [`Row`]s of what they print ([`sample`]); [`output`] and [`page`]
 //! show them. All figures are *measured*: wall time of real programs.
 
@@ -139,7 +139,7 @@ pub struct Row {
     pub median_us: f64,
     /// Their 95th percentile.
     pub p95_us: f64,
-    /// Bytes that the hosts sent into the switch, per operation; none where they could not be told.
+    /// Bytes that the hosts sent into the switch, per operation; none where they are not known.
     pub switch_bytes: Option<f64>,
     /// Bytes that crossed ports of the switch, both ways, per operation.
     pub port_bytes: Option<f64>,

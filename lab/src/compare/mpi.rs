@@ -15,7 +15,7 @@ use super::{CompareError, System};
 const SOURCE: &str = include_str!("mpi_bench.c");
 /// Its collectives by the C interface.
 const DIRECT: &str = include_str!("mpi_direct.c");
-/// Longest time of a compiler, or of a program that tells its version.
+/// Longest time of a compiler, or of a program that prints its version.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// An MPI library that is installed, and the benchmark compiled for it.
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_are_told_by_their_starters() {
+    fn families_are_known_from_their_starters() {
         let open = "mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n";
         let hydra = "HYDRA build details:\n    Version:                                 5.0.2\n    Release Date: x\n";
         assert_eq!([family(open), family(hydra), family("srun 1")], [Some(System::OpenMpi), Some(System::Mpich), None]);
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(child::output(command, LIMIT), Ok(String::new()));
     }
 
-    /// The same of its collectives by the C interface, as far as a header tells.
+    /// The same of its collectives by the C interface, as far as a header shows.
     #[test]
     fn the_collectives_by_the_c_interface_compile_without_a_warning() {
         let Some(compiler) = child::find("mpicc") else {

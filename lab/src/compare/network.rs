@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_from_failures() {
+    fn refusals_are_distinguished_from_failures() {
         assert!(is_refusal("mount --make-shared /run/netns failed: Operation not permitted"));
         assert!(is_refusal("mkdir /run/netns failed: Permission denied"));
         assert!(!is_refusal("Cannot create namespace file \"/run/netns/x\": File exists"));

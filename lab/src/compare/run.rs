@@ -90,7 +90,7 @@ pub struct Programs {
     pub folder: PathBuf,
 }
 
-/// Measures everything; `tell` is told what is going on, and setting `stop` ends it.
+/// Measures everything; `report` gets a line on each step, and setting `stop` ends it.
 ///
 /// # Errors
 /// [`CompareError`]: what one system cannot do is a [`Problem`] instead.
@@ -98,7 +98,7 @@ pub fn run(
     spec: &CompareSpec,
     programs: &Programs,
     stop: &AtomicBool,
-    tell: &mut dyn FnMut(&str),
+    report: &mut dyn FnMut(&str),
 ) -> Result<Comparison, CompareError> {
     spec.check()?;
     tools(spec)?;
@@ -109,7 +109,7 @@ pub fn run(
         spec,
         programs,
         stop,
-        tell,
+        report,
         work: work.path(),
         jobs: 0,
         rows: Vec::new(),
@@ -124,7 +124,7 @@ pub fn run(
         let network = Network::new(ranks / spec.ranks_per_host, spec.ranks_per_host, spec.gso, spec.loss)?;
         for op in &spec.ops {
             for (system, ready) in found.iter().filter(|(system, _)| system.has(*op)) {
-                (runner.tell)(&format!("{} among {ranks} ranks: {}", op.name(), system.name()));
+                (runner.report)(&format!("{} among {ranks} ranks: {}", op.name(), system.name()));
                 runner.measure(ready, &network, *op)?;
             }
         }
@@ -184,7 +184,7 @@ struct Runner<'a> {
     spec: &'a CompareSpec,
     programs: &'a Programs,
     stop: &'a AtomicBool,
-    tell: &'a mut dyn FnMut(&str),
+    report: &'a mut dyn FnMut(&str),
     work: &'a Path,
     jobs: u16,
     rows: Vec<Row>,
@@ -333,7 +333,7 @@ impl Runner<'_> {
         for (process, line) in group.warnings() {
             // Each is said once, whichever processes and jobs it comes from.
             if self.warned.insert(line.clone()) {
-                (self.tell)(&format!("process {process}: {line}"));
+                (self.report)(&format!("process {process}: {line}"));
             }
         }
         Ok((group.stdout(0), ended))
@@ -355,7 +355,7 @@ impl Runner<'_> {
             return;
         }
         let problem = Problem { system, places: place.into_iter().collect(), reason };
-        (self.tell)(&problem.to_string());
+        (self.report)(&problem.to_string());
         self.problems.push(problem);
     }
 }
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_of_several_places_is_told_once() {
+    fn a_problem_of_several_places_is_reported_once() {
         let problem = Problem { system: System::Gloo, places: Vec::new(), reason: "no torch".to_owned() };
         assert_eq!(problem.to_string(), "gloo: no torch");
         let places = ["bcast among 4, 64 B".to_owned(), "bcast among 8, 64 B".to_owned()].to_vec();

@@ -56,7 +56,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// The row; none where no time has been told.
+    /// The row; none where no time has been reported.
     #[must_use]
     pub fn row(&self, system: System, op: Op, ranks: u32) -> Option<Row> {
         let statistics = Statistics::of(&self.samples_us)?;
@@ -80,7 +80,7 @@ pub(super) fn thousandths(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
-/// The rows of what a program has printed, other lines apart.
+/// The rows of what a program has printed; other lines are ignored.
 #[must_use]
 pub fn rows(printed: &str, system: System, op: Op, ranks: u32) -> Vec<Row> {
     let samples = printed.lines().filter_map(|line| serde_json::from_str::<Sample>(line.trim()).ok());

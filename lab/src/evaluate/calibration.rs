@@ -45,9 +45,9 @@ pub struct Holdout {
     /// What the model says.
     #[serde(default)]
     pub predicted: serde_json::Value,
-    /// The same for people, where that is told.
-    #[serde(default)]
-    pub told: Option<String>,
+    /// The same for people, where it is given.
+    #[serde(default, rename = "told")]
+    pub predicted_text: Option<String>,
     /// The difference in percent.
     #[serde(default)]
     pub error_percent: Option<f64>,
@@ -62,7 +62,7 @@ pub struct Holdout {
 }
 
 impl Holdout {
-    /// Whether it passed; nothing if it can tell neither way.
+    /// Whether it passed; nothing if it decides neither way.
     #[must_use]
     pub fn passed(&self) -> Option<bool> {
         match self.verdict.as_str() {

@@ -1,10 +1,10 @@
-//! Verdicts: what was expected beside what came out.
+//! Verdicts: what was expected, and what came out.
 
 use serde::Serialize;
 
 use super::row::{Kind, Row};
 use super::spec::{Class, Expect};
-use crate::figures::{Beside, short};
+use crate::figures::{WithLimits, short};
 
 /// How an expectation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -14,7 +14,7 @@ pub enum Ending {
     Passed,
     /// It is not, or no row reaches what was asked for.
     Failed,
-    /// The rows that would tell are not in this run.
+    /// The rows that would decide it are not in this run.
     NotRun,
 }
 
@@ -58,8 +58,8 @@ impl Verdict {
     /// The limits in words.
     #[must_use]
     pub fn limits(&self) -> String {
-        let (least, most) = match self.value.map(|value| self.beside(value)) {
-            Some(Beside { least, most, .. }) => (least, most),
+        let (least, most) = match self.value.map(|value| self.with_limits(value)) {
+            Some(WithLimits { least, most, .. }) => (least, most),
             None => (self.at_least.map(short), self.at_most.map(short)),
         };
         match (least, most) {
@@ -71,16 +71,16 @@ impl Verdict {
         }
     }
 
-    /// What came out, with as many digits as it takes beside the limits.
+    /// What came out, with as many digits as it takes to compare it with the limits.
     #[must_use]
-    pub fn told(&self) -> Option<String> {
-        let one = self.beside(self.value?).value;
+    pub fn value_text(&self) -> Option<String> {
+        let one = self.with_limits(self.value?).value;
         let Some(other) = self.other else { return Some(one) };
-        Some(format!("{one} to {}", self.beside(other).value))
+        Some(format!("{one} to {}", self.with_limits(other).value))
     }
 
-    fn beside(&self, value: f64) -> Beside {
-        Beside::new(value, self.at_least, self.at_most, short)
+    fn with_limits(&self, value: f64) -> WithLimits {
+        WithLimits::new(value, self.at_least, self.at_most, short)
     }
 }
 
@@ -124,7 +124,7 @@ pub fn judge(expect: &Expect, rows: &[Row], asked: &[Row]) -> Verdict {
             largest
         }
         _ => {
-            // What is derived of several runs has a row of its own, beside theirs.
+            // What is derived of several runs has a row of its own, next to theirs.
             let value = results.iter().find_map(|row| row.number(&expect.column));
             missing |= value.is_none();
             value
@@ -220,14 +220,14 @@ mod tests {
         assert_eq!(judged_of(&[1, 2, 4], 99, "at_least = 4.0\nat_most = 4.0"), (Ending::Failed, None));
     }
 
-    /// A figure that is told as it is printed everywhere.
+    /// A figure that is shown as it is printed everywhere.
     #[test]
-    fn a_failed_value_is_not_told_as_its_limit() {
+    fn a_failed_value_is_not_shown_as_its_limit() {
         let row = Row::new(Kind::Emulated, "m").with("share", 96.9958);
         let text = "what = \"w\"\nclass = \"goal\"\ncolumn = \"share\"\nwhere = {}\nat_least = 97.0";
         let verdict = judge(&toml::from_str(text).unwrap(), &[row], &[]);
         assert_eq!((verdict.verdict, verdict.limits().as_str()), (Ending::Failed, "≥ 97"));
-        assert_eq!(verdict.told().as_deref(), Some("96.996"));
+        assert_eq!(verdict.value_text().as_deref(), Some("96.996"));
     }
 
     #[test]
@@ -266,7 +266,7 @@ mod tests {
             let verdict = judged(limits);
             assert_eq!(verdict.verdict, ending, "{limits}");
             assert_eq!((verdict.value, verdict.other), (Some(50.0), Some(98.0)));
-            assert_eq!(verdict.told().as_deref(), Some("50 to 98"));
+            assert_eq!(verdict.value_text().as_deref(), Some("50 to 98"));
         }
         let text = "what = \"w\"\nclass = \"goal\"\ncolumn = \"share\"\nwhere = { threads = 2 }\nor = { threads = 3 \
             }\nat_most = 99.0";
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_derived_value_is_found_beside_the_runs() {
+    fn a_derived_value_is_found_among_the_runs() {
         let row = || Row::new(Kind::Emulated, "m").with("by", "service");
         let rows = [row().with("threads", 1u32), row().with("threads", 2u32), row().with("r_squared", 0.99)];
         let text =

@@ -3,7 +3,7 @@
 use super::row::{Kind, Row};
 use super::spec::Fastest;
 
-/// Columns that tell what is run, apart from how.
+/// Columns that say what is run, not how.
 const SAME: [&str; 9] =
     ["operation", "ranks", "bytes", "topology", "loss_percent", "noise", "skew_us", "seed", "warm_up"];
 
@@ -12,7 +12,7 @@ const PARAMETERS: [&str; 3] = ["radix", "segment_bytes", "segments"];
 
 /// Adds to each emulated row of the algorithm which of the others is fastest for the same run, with its parameters
 /// (`fastest`), the quotient of both times (`over_fastest`), and that of another column (`rate_over_fastest`) if one is
-/// asked for. A row that has no other beside it stays as it is.
+/// asked for. A row without another to compare with stays as it is.
 pub fn add(fastest: &Fastest, rows: &mut [Row]) {
     let text = |row: &Row, column: &str| row.get(column).map(ToString::to_string);
     let algorithm = |row: &Row| text(row, "algorithm").unwrap_or_default();

@@ -2,10 +2,10 @@
 //! as one page.
 //!
 //! - [`spec`] is the format of a file of `lab/experiments/`: question, sweeps, published points, bounds, expectations;
-//! - [`point`] is one run of the throughput harness or of a collective, and what it tells; [`computed`] are closed
+//! - [`point`] is one run of the throughput harness or of a collective, and what it reports; [`computed`] are closed
 //!   forms;
-//! - [`run`] does all runs on the worker pool ([`jobs`](crate::jobs)), the same run once, the longest first, and tells
-//!   its [`Progress`](run::Progress);
+//! - [`run`] does all runs on the worker pool ([`jobs`](crate::jobs)), the same run once, the longest first, and
+//!   reports its [`Progress`](run::Progress);
 //! - [`statistics`], [`spread`], [`linear`], [`fastest`], [`bound`] and [`expect`] are what is made of rows: spreads,
 //!   fits of lines, quotients with the fastest, bare bounds, verdicts;
 //! - [`output`] writes CSV and JSON, [`page`] the page with its [`plot`]s, [`summary`] the short form for the

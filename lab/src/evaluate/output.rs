@@ -1,4 +1,4 @@
-//! Files of an experiment: rows as CSV and JSON, and expectations beside what came out.
+//! Files of an experiment: rows as CSV and JSON, and expectations with what came out.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -41,7 +41,7 @@ pub fn holdouts(head: &Head) -> String {
     match &head.calibration {
         None => format!(
             "Model {}: no calibration was given (flexcast calibrate --json, then --calibration FILE); how well it \
-             predicts is not told here",
+             predicts is not shown here",
             head.model
         ),
         Some(calibration) => {
@@ -87,7 +87,7 @@ pub fn page(head: &Head, outcomes: &[Outcome]) -> String {
                 p.soft {
                     "Emulated figures are virtual time of emulated cards under model " (head.model)
                     "; computed ones are closed forms; published ones were printed elsewhere. No row mixes them. Times \
-                     are told only of runs "
+                     are shown only for runs "
                     "whose every byte was compared with what was sent. Nothing here was measured on a card. UD figures \
                      carry −0/+22 %: the "
                     "publication's own UD throughput is that much below what its cycles give."
@@ -124,7 +124,7 @@ fn experiment(head: &Head, outcome: &Outcome) -> Markup {
             p.soft { (prose(&spec.paper)) }
             p.question { (prose(&spec.question)) }
             @for (run, reason) in &outcome.failures {
-                p.failed { "A run has failed, and no figure of it is told: " (reason) }
+                p.failed { "A run has failed, and no figure of it is shown: " (reason) }
                 pre { (run) }
             }
             @if !spec.plot.is_empty() {
@@ -153,7 +153,7 @@ fn verdicts(verdicts: &[Verdict]) -> Markup {
                 td { (format!("{:?}", verdict.class).to_lowercase()) }
                 td.number { (verdict.published.as_deref().unwrap_or("–")) }
                 td.number { (verdict.limits()) }
-                td.number { (verdict.told().unwrap_or_else(|| "–".to_owned())) }
+                td.number { (verdict.value_text().unwrap_or_else(|| "–".to_owned())) }
                 td { (verdict.kind.map_or("", Kind::name)) }
                 td class=(format!("{}", verdict.verdict.name().replace(' ', "-"))) { (verdict.verdict.name()) }
             } } }
@@ -267,7 +267,7 @@ fn holdout_table(calibration: &Calibration) -> Markup {
                 } }
                 tbody { @for holdout in holdouts { tr {
                     td { (holdout.id) } td { (holdout.what) } td { (holdout.unit) }
-                    td.number { (value(&holdout.published)) } td.number { (holdout.told.clone().unwrap_or_else(|| value(&holdout.predicted))) }
+                    td.number { (value(&holdout.published)) } td.number { (holdout.predicted_text.clone().unwrap_or_else(|| value(&holdout.predicted))) }
                     td.number { (number(holdout.error_percent)) }
                     td.number { (number(holdout.latency_bound)) } td.number { (number(holdout.issue_bound)) }
                     td class=(class(holdout)) { (holdout.verdict) }
@@ -287,8 +287,8 @@ fn holdout_table(calibration: &Calibration) -> Markup {
             (table(&judged))
             @if !others.is_empty() {
                 details {
-                    summary { (others.len()) " points that tell neither way: nothing was published to compare with, or \
-                        any model would pass" }
+                    summary { (others.len()) " points that decide neither way: nothing was published to compare with, \
+                        or any model would pass" }
                     (table(&others))
                 }
             }
@@ -348,7 +348,7 @@ mod tests {
         ] {
             assert!(text.contains(word), "{word} is missing");
         }
-        // The figure is as it is: below the limit, and told.
+        // The figure is as it is: below the limit, and shown.
         assert!(text.contains(">11.5<") && text.contains("class=\"failed\""));
         assert!(!text.contains("http://") && !text.contains("https://"), "nothing from the network");
     }
@@ -385,9 +385,9 @@ mod tests {
         let text = page(&head, &[outcome()]);
         let first = text.find("hold-outs passed 1 of 2").unwrap();
         assert!(first < text.find("Expectations:").unwrap() && text.contains("Reduced sweeps"));
-        // What tells neither way looks like neither.
+        // What decides neither way is shown as neither.
         assert!(
-            text.contains("class=\"soft\">prediction<") && text.contains("1 points that tell neither way"),
+            text.contains("class=\"soft\">prediction<") && text.contains("1 points that decide neither way"),
             "{text}"
         );
     }

@@ -46,7 +46,7 @@ pub enum Place {
     Of(String),
 }
 
-/// The series of a plot: rows that fit, told apart by kind and by the plot's columns, then the bounds.
+/// The series of a plot: rows that fit, distinguished by kind and by the plot's columns, then the bounds.
 #[must_use]
 pub fn series(plot: &Plot, rows: &[Row], bounds: &[Row]) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
@@ -242,7 +242,7 @@ fn mark(series: &Series, x: f64, y: f64) -> Markup {
     }
 }
 
-/// Whether a bound is above the plot everywhere: it is in the table, and would only look like the plot's upper edge.
+/// Whether a bound is above the plot everywhere: it is in the table, and would only seem to be the plot's upper edge.
 fn is_beyond(series: &Series, most: f64) -> bool {
     series.bound && most > 0.0 && series.points.iter().all(|(_, y, _)| *y > 1.5 * most)
 }

@@ -14,7 +14,7 @@ pub enum Kind {
     Computed,
     /// Wall time of real programs.
     Measured,
-    /// Printed in a publication, or follows from it by arithmetic that the row's origin tells.
+    /// Printed in a publication, or follows from it by arithmetic that the row's origin gives.
     Published,
 }
 
@@ -98,7 +98,7 @@ pub struct Row {
     pub source: String,
     /// Column and value, in order.
     pub cells: Vec<(String, Cell)>,
-    /// What the statistics of the row are of, for statistics over several rows; not told.
+    /// What the statistics of the row are of, for statistics over several rows; not shown.
     pub samples: Vec<f64>,
 }
 

@@ -21,7 +21,7 @@ use crate::jobs::{Job, Pool};
 /// What every run needs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where device images are looked for.
+    /// Where device images are searched for.
     pub images: Images,
     /// Timing model.
     pub model: Timing,
@@ -42,7 +42,7 @@ pub struct Outcome {
     pub bounds: Vec<Vec<Row>>,
     /// What the expectations say.
     pub verdicts: Vec<Verdict>,
-    /// Runs that failed, as commands, and why; of them no figure is told.
+    /// Runs that failed, as commands, and why; no figure of them is shown.
     pub failures: Vec<(String, String)>,
 }
 
@@ -57,9 +57,13 @@ pub struct Progress {
     pub run: Option<(String, Duration)>,
 }
 
-/// Runs the experiments. `tell` is called at the beginning, and when a run has ended.
+/// Runs the experiments. `report` is called at the beginning, and when a run has ended.
 #[must_use]
-pub fn run(experiments: Vec<Experiment>, options: &Options, tell: &mut (dyn FnMut(&Progress) + Send)) -> Vec<Outcome> {
+pub fn run(
+    experiments: Vec<Experiment>,
+    options: &Options,
+    report: &mut (dyn FnMut(&Progress) + Send),
+) -> Vec<Outcome> {
     let wanted: Vec<Vec<Point>> = experiments.iter().map(Point::all).collect();
     let mut distinct: Vec<Point> = Vec::new();
     for point in wanted.iter().flatten() {
@@ -67,7 +71,7 @@ pub fn run(experiments: Vec<Experiment>, options: &Options, tell: &mut (dyn FnMu
             distinct.push(point.clone());
         }
     }
-    let done = run_all(&distinct, options, tell);
+    let done = run_all(&distinct, options, report);
     let outcomes = experiments.into_iter().zip(wanted).map(|(experiment, points)| {
         let (mut rows, mut failures) = (Vec::new(), Vec::new());
         for point in points {
@@ -138,16 +142,20 @@ fn longest_first<'p>(points: &'p [Point], model: &Timing) -> Vec<Run<'p>> {
 }
 
 /// The rows of the points, in their order, or why there is none.
-fn run_all(points: &[Point], options: &Options, tell: &mut (dyn FnMut(&Progress) + Send)) -> Vec<Result<Row, String>> {
+fn run_all(
+    points: &[Point],
+    options: &Options,
+    report: &mut (dyn FnMut(&Progress) + Send),
+) -> Vec<Result<Row, String>> {
     let all = points.len();
     let runs = longest_first(points, &options.model);
     let mut rows: Vec<Result<Row, String>> = points.iter().map(|_| Err("it has not been run".to_owned())).collect();
     let pool = Pool { threads: options.jobs, memory_bytes: options.memory_bytes, keep_going: true };
-    tell(&Progress { ended: 0, all, run: None });
+    report(&Progress { ended: 0, all, run: None });
     let work = |run: &Run<'_>| run.point.run(&options.images, &options.model);
     pool.each(runs.into_iter(), work, |ended| {
         rows[ended.job.place] = ended.result.map_err(|failure| failure.to_string());
-        tell(&Progress { ended: ended.ended, all, run: Some((ended.job.command, ended.took)) });
+        report(&Progress { ended: ended.ended, all, run: Some((ended.job.command, ended.took)) });
     });
     rows
 }

@@ -57,11 +57,17 @@ mod tests {
         let spread = |of: &str| Spread { of: of.to_owned(), by: vec!["algorithm".to_owned(), "none".to_owned()] };
         let times = rows(&spread("time_us"), &all);
         assert_eq!(times.len(), 2);
-        let tell = |row: &Row, column: &str| row.number(column).unwrap();
-        assert_eq!((tell(&times[0], "mean"), tell(&times[0], "samples"), tell(&times[0], "runs")), (15.0, 2.0, 2.0));
-        assert_eq!((tell(&times[1], "variation"), times[1].get("algorithm")), (0.0, Some(&"multicast".into())));
+        let number = |row: &Row, column: &str| row.number(column).unwrap();
+        assert_eq!(
+            (number(&times[0], "mean"), number(&times[0], "samples"), number(&times[0], "runs")),
+            (15.0, 2.0, 2.0)
+        );
+        assert_eq!((number(&times[1], "variation"), times[1].get("algorithm")), (0.0, Some(&"multicast".into())));
         let pooled = rows(&spread("rank_gbit_s"), &all);
-        assert_eq!((tell(&pooled[0], "samples"), tell(&pooled[0], "runs"), tell(&pooled[0], "max")), (4.0, 2.0, 21.0));
+        assert_eq!(
+            (number(&pooled[0], "samples"), number(&pooled[0], "runs"), number(&pooled[0], "max")),
+            (4.0, 2.0, 21.0)
+        );
         assert_eq!(pooled[0].kind, Kind::Emulated);
         assert_eq!(rows(&spread("nothing"), &all), []);
     }

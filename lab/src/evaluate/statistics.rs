@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::row::Row;
 
-/// What is told of a set of samples.
+/// What is reported of a set of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Statistics {
     /// Number of samples.

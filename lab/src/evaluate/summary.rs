@@ -41,13 +41,13 @@ pub fn summary(head: &Head, outcomes: &[Outcome]) -> String {
                 format!("{:?}", verdict.class).to_lowercase(),
                 verdict.published.as_deref().unwrap_or("–"),
                 verdict.limits(),
-                verdict.told().unwrap_or_else(|| "–".to_owned()),
+                verdict.value_text().unwrap_or_else(|| "–".to_owned()),
                 verdict.kind.map_or("", Kind::name),
                 verdict.verdict.name()
             ));
         }
         for (run, reason) in &outcome.failures {
-            text.push_str(&format!("\nA run has failed, and no figure of it is told: {reason} (`{run}`)\n"));
+            text.push_str(&format!("\nA run has failed, and no figure of it is shown: {reason} (`{run}`)\n"));
         }
         for note in &spec.notes {
             text.push_str(&format!("\n{note}\n"));

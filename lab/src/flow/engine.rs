@@ -518,7 +518,7 @@ impl Flow {
     /// A note takes effect; the time that what follows from it takes.
     fn take(&mut self, rank: u32, note: Note) -> u64 {
         match note {
-            Note::Copy { context, source, .. } => self.tell_copied(rank, context, source),
+            Note::Copy { context, source, .. } => self.report_copied(rank, context, source),
             Note::Shared { context, .. } => {
                 self.queue.plan(self.now_ps, Happening::Flag(rank, context));
                 0

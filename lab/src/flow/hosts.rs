@@ -3,7 +3,7 @@
 //! on in calls of its library only.
 //!
 //! Short messages carry their data (eager). Longer ones are announced; the receiver reads them once it is at that step,
-//! and tells the sender (rendezvous by Read). Ranks of one host have shared memory: the receiver copies from the
+//! and notifies the sender (rendezvous by Read). Ranks of one host have shared memory: the receiver copies from the
 //! sender's buffer.
 
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ impl Flow {
         ps + self.advance(rank, own, context, ps)
     }
 
-    /// Begins steps that may begin, `after_ps` from now; the time that this takes. Tells of the end.
+    /// Begins steps that may begin, `after_ps` from now; the time that this takes. Reports the end.
     fn advance(&mut self, rank: u32, own: u32, context: ContextId, after_ps: u64) -> u64 {
         let post_ps = self.params.processors.rank_post_ps;
         let mut ps = 0;

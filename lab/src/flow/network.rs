@@ -242,7 +242,7 @@ impl Network {
         };
         let (host, stage) = transfer.stages[part.at as usize];
         let crosses = |(_, stage): (u32, Stage)| stage == Stage::Tx;
-        // The network is between the two ports; the rest of a card takes no time beside its rate.
+        // The network is between the two ports; the rest of a card takes no time except by its rate.
         let way_ps = if crosses((host, stage)) { self.params.latency_ps } else { 0 };
         let is_end = part.at + 1 == transfer.count;
         let service_ps = time_ps(part.bytes, self.rate(stage));

@@ -100,7 +100,7 @@ impl FlowParams {
 pub enum Preset {
     /// Graham et al.: 32 hosts of 32 cores, BlueField-3, NDR200 (200 Gbit/s), hosts behind PCIe 3 (128 Gbit/s).
     Graham,
-    /// 32 hosts of 32 cores, BlueField-2 as a host of its own beside ConnectX-6, 100 Gbit/s.
+    /// 32 hosts of 32 cores, BlueField-2 as a host of its own next to ConnectX-6, 100 Gbit/s.
     Staged,
 }
 

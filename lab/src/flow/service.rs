@@ -301,8 +301,8 @@ impl Flow {
         Ok(())
     }
 
-    /// A rank has copied a block: it tells its service process. The time that this takes.
-    pub(super) fn tell_copied(&mut self, rank: u32, context: ContextId, source: u32) -> u64 {
+    /// A rank has copied a block: it notifies its service process. The time that this takes.
+    pub(super) fn report_copied(&mut self, rank: u32, context: ContextId, source: u32) -> u64 {
         let ps = self.params.processors.rank_post_ps;
         if let (Some(process), Some(number)) =
             (self.server(rank, context.group), self.groups[context.group as usize].number.get(&rank))

@@ -106,7 +106,7 @@ impl Flow {
         ps
     }
 
-    /// A service process has the buffers of one of its ranks. With those of all it tells the other processes.
+    /// A service process has the buffers of one of its ranks. With those of all it notifies the other processes.
     pub(super) fn take_task(&mut self, process: u32, context: ContextId, rank: u32) -> Result<(), FlowError> {
         let group = &self.groups[context.group as usize];
         let (number, targets) = (group.number[&rank], group.processes.clone());
@@ -350,25 +350,26 @@ impl Flow {
     }
 
     /// A flag of one process is in a rank's memory: with those of all that write there, the collective is over for the
-    /// ranks that look there.
+    /// ranks that poll there.
     fn flagged(&mut self, context: ContextId, target: u32) {
         let Some(collective) = self.collectives.get_mut(&context) else { return };
         let operation = collective.operation;
         let group = &self.groups[context.group as usize];
-        let (topology, told) = (&group.topology, descriptor(&operation));
+        let (topology, descriptor) = (&group.topology, descriptor(&operation));
         let staged =
             group.processes.first().and_then(|first| self.processes[*first as usize].staged.get(&context.group));
         let between = staged.map_or(Between::Messages, |staging| staging.machine.between());
         collective.flags[target as usize] += 1;
-        if collective.flags[target as usize] < writers(topology, between, &told, target).len() as u32 {
+        if collective.flags[target as usize] < writers(topology, between, &descriptor, target).len() as u32 {
             return;
         }
         let Some(host) = topology.host_of(target) else { return };
-        let looking = topology.ranks_of(host).iter().filter(|rank| looks_at(topology, told.delivery, **rank) == target);
-        let looking: Vec<u32> = looking.map(|rank| group.ranks[*rank as usize]).collect();
+        let polling =
+            topology.ranks_of(host).iter().filter(|rank| looks_at(topology, descriptor.delivery, **rank) == target);
+        let polling: Vec<u32> = polling.map(|rank| group.ranks[*rank as usize]).collect();
         let bytes = received_bytes(&operation, topology.ranks());
-        for rank in looking {
-            let what = match told.delivery {
+        for rank in polling {
+            let what = match descriptor.delivery {
                 Delivery::Flat | Delivery::Direct => Happening::Flag(rank, context),
                 Delivery::Hierarchical => Happening::ToRank(rank, Note::Shared { context, bytes }),
             };

@@ -1,5 +1,5 @@
 //! Capacity of a bitmap of a given size. One bit per chunk; the sequence number of a chunk takes p bits of the
-//! immediate, and the rest tells collectives apart.
+//! immediate, and the rest distinguishes collectives.
 //!
 //! The publication gives a 64 KiB bitmap a receive buffer of 16 GB; with one bit per 4 KiB chunk it is 2 GiB.
 

@@ -84,7 +84,7 @@ pub const fn offloaded_card_bytes(block_bytes: u64, ranks: u32) -> u64 {
     block_bytes.saturating_mul(ranks as u64)
 }
 
-/// The rates at which an Allgather by multicast sends and receives beside a Reduce-Scatter, as parts of B: 1/P and 1 -
+/// The rates at which an Allgather by multicast sends and receives during a Reduce-Scatter, as parts of B: 1/P and 1 -
 /// 1/P. Those of the Reduce-Scatter are the same the other way round.
 #[must_use]
 pub fn multicast_shares(ranks: u32) -> (f64, f64) {

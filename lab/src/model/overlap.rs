@@ -1,7 +1,7 @@
 //! Total time of the overlap benchmark: compute for as long as the pure operation takes, while it runs.
 //!
-//! With an overlap o of 1 the operation costs nothing beside the computation; without, the total is twice the pure
-//! latency.
+//! With an overlap o of 1 the operation costs nothing in addition to the computation; without, the total is twice the
+//! pure latency.
 
 /// Total time with offload over that of the host, which overlaps nothing: (L_offload / L_host) · (2 - o) / 2.
 #[must_use]

@@ -11,14 +11,14 @@ pub type Options = Vec<(String, String)>;
 ///
 /// # Errors
 /// [`PerfError::Exchange`]: ranks do not come together. [`PerfError::Differs`] or [`PerfError::OptionsOf`]: a rank has
-/// other options, or tells none.
+/// other options, or sends none.
 pub fn agree(exchange: &mut dyn Exchange, options: &Options) -> Result<(), PerfError> {
     let own = serde_json::to_vec(options).unwrap_or_default();
-    let told = exchange.exchange("flexcast options", &own)?;
+    let received = exchange.exchange("flexcast options", &own)?;
     let read = |(rank, bytes): (u32, &Vec<u8>)| {
         serde_json::from_slice::<Options>(bytes).map_err(|_| PerfError::OptionsOf { rank })
     };
-    let all = (0..).zip(&told).map(read).collect::<Result<Vec<_>, _>>()?;
+    let all = (0..).zip(&received).map(read).collect::<Result<Vec<_>, _>>()?;
     let Some((first, others)) = all.split_first() else { return Ok(()) };
     for (rank, theirs) in (1..).zip(others) {
         if theirs.iter().map(|(name, _)| name).ne(first.iter().map(|(name, _)| name)) {
@@ -60,8 +60,8 @@ mod tests {
     use crate::perf::spec::{Sizes, Zeros};
     use crate::sparse::PatternName;
 
-    /// What rank 0 of two finds, which has `own`, where the other tells `theirs`.
-    fn beside(own: &Options, theirs: &Options) -> Result<(), PerfError> {
+    /// What rank 0 of two finds, which has `own`, where the other sends `theirs`.
+    fn agree_with(own: &Options, theirs: &Options) -> Result<(), PerfError> {
         agree(&mut Two { other: serde_json::to_vec(theirs).unwrap() }, own)
     }
 
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn every_option_that_differs_is_named_with_both_values() {
         let usual = Spec { sizes: Sizes::one(64), ..Spec::default() };
-        beside(&usual.options(), &usual.options()).unwrap();
+        agree_with(&usual.options(), &usual.options()).unwrap();
         let zeros = usual.zeros;
         for (spec, said) in [
             (Spec { op: Op::Alltoall, ..usual.clone() }, "--op alltoall, rank 0 allgather"),
@@ -100,10 +100,10 @@ mod tests {
                 "--pattern powerlaw, rank 0 identical",
             ),
         ] {
-            let text = beside(&usual.options(), &spec.options()).unwrap_err().to_string();
+            let text = agree_with(&usual.options(), &spec.options()).unwrap_err().to_string();
             assert_eq!(text, format!("rank 1 has {said}: give all ranks the same options"));
         }
-        let text = beside(&usual.options(), &Options::new()).unwrap_err().to_string();
+        let text = agree_with(&usual.options(), &Options::new()).unwrap_err().to_string();
         assert!(text.contains("rank 1") && text.contains("one build"), "{text}");
     }
 }

@@ -41,7 +41,7 @@ const fn number(rank: u32, turn: u32, at: usize) -> u32 {
 static SHARES: LazyLock<[f64; 101]> =
     LazyLock::new(|| std::array::from_fn(|percent| power_law_share(1.0 - percent as f64 / 100.0)));
 
-/// Any number that looks drawn.
+/// A number that appears drawn at random.
 const fn drawn(block: u32, of: u32, turn: u32) -> u32 {
     let mut word = block.wrapping_mul(0x9E37_79B9) ^ of.wrapping_mul(0x85EB_CA6B) ^ turn.wrapping_mul(0xC2B2_AE35);
     word = (word ^ word >> 15).wrapping_mul(0x2C1B_3C6D);

@@ -81,18 +81,18 @@ pub enum PerfError {
         /// Its value on rank 0.
         of_first: String,
     },
-    /// What a rank told are no options, or those of something else.
-    #[error("rank {rank} has told no options of this command: run one command of one build on all ranks")]
+    /// What a rank sent are no options, or those of something else.
+    #[error("rank {rank} has sent no options of this command: run one command of one build on all ranks")]
     OptionsOf {
         /// The rank.
         rank: u32,
     },
-    /// What a rank told cannot be read.
-    #[error("rank {rank} told {bytes} bytes of its times, not {expected}: run one build on all ranks")]
-    Told {
+    /// What a rank sent cannot be read.
+    #[error("rank {rank} sent {bytes} bytes of its times, not {expected}: run one build on all ranks")]
+    Times {
         /// The rank.
         rank: u32,
-        /// What it told.
+        /// What it sent.
         bytes: usize,
         /// What is needed.
         expected: usize,
@@ -280,15 +280,15 @@ fn percentile(sorted: &[u64], one_in: usize) -> u64 {
     sorted.get(at.saturating_sub(1)).copied().unwrap_or(0)
 }
 
-/// What a rank tells the others: counts, and times in nanoseconds.
-fn told(counts: &Counts, times_ns: &[u64]) -> Vec<u8> {
+/// What a rank sends the others: counts, and times in nanoseconds.
+fn encode(counts: &Counts, times_ns: &[u64]) -> Vec<u8> {
     let times: Vec<U64> = times_ns.iter().copied().map(U64::new).collect();
     [counts.as_bytes(), times.as_bytes()].concat()
 }
 
-/// What a rank has told of `count` repetitions, if it can be.
-fn heard(told: &[u8], count: usize) -> Option<(&Counts, &[U64])> {
-    let (counts, times) = Counts::ref_from_prefix(told).ok()?;
+/// What a rank has sent of `count` repetitions, if it can be read.
+fn decode(sent: &[u8], count: usize) -> Option<(&Counts, &[U64])> {
+    let (counts, times) = Counts::ref_from_prefix(sent).ok()?;
     let times = <[U64]>::ref_from_bytes(times).ok()?;
     (times.len() == count).then_some((counts, times))
 }
@@ -298,9 +298,9 @@ fn row(spec: &Spec, ranks: u32, bytes: u64, all: &[Vec<u8>], own: &Own) -> Resul
     let count = spec.repetitions as usize;
     let mut times_ns = vec![0; count];
     let mut counts = Counts::default();
-    for (rank, told) in (0..).zip(all) {
-        let Some((own, times)) = heard(told, count) else {
-            return Err(PerfError::Told { rank, bytes: told.len(), expected: size_of::<Counts>() + 8 * count });
+    for (rank, sent) in (0..).zip(all) {
+        let Some((own, times)) = decode(sent, count) else {
+            return Err(PerfError::Times { rank, bytes: sent.len(), expected: size_of::<Counts>() + 8 * count });
         };
         counts.add(own);
         times_ns.iter_mut().zip(times).for_each(|(slowest, time)| *slowest = time.get().max(*slowest));
@@ -345,7 +345,7 @@ pub fn run(
     let lengths = if spec.op == Op::Barrier { 1 } else { usize::MAX };
     for bytes in spec.sizes.iter().take(lengths).map(|bytes| spec.op.fitting(*bytes, communicator.size())) {
         let own = measure(communicator, spec, bytes)?;
-        let all = exchange.exchange("flexcast perf", &told(&own.counts, &own.times_ns))?;
+        let all = exchange.exchange("flexcast perf", &encode(&own.counts, &own.times_ns))?;
         let row = row(spec, communicator.size(), bytes, &all, &own)?;
         show(&row);
         rows.push(row);
@@ -366,8 +366,8 @@ mod tests {
             Counts { repaired_chunks, late_chunks, overflowed_datagrams, errors, cpu_ns }
         };
         let all = [
-            told(&counts([1, 5, 7, 0, 1_500_000]), &[10_000, 50_000, 20_000]),
-            told(&counts([2, 6, 8, 1, 4_500_000]), &[30_000, 5_000, 40_000]),
+            encode(&counts([1, 5, 7, 0, 1_500_000]), &[10_000, 50_000, 20_000]),
+            encode(&counts([2, 6, 8, 1, 4_500_000]), &[30_000, 5_000, 40_000]),
         ];
         let row = row(&spec, 2, 1000, &all, &own).unwrap();
         assert_eq!((row.median_us, row.p95_us, row.least_us), (40.0, 50.0, 30.0));
@@ -375,7 +375,7 @@ mod tests {
         assert_eq!((row.late_chunks, row.overflowed_datagrams), (11, 15));
         assert!((row.algorithm_gb_per_s - 0.05).abs() < 1e-9 && (row.bus_gb_per_s - 0.025).abs() < 1e-9);
         let text = super::row(&spec, 2, 1000, &[all[0].clone(), vec![0; 8]], &own).unwrap_err().to_string();
-        assert!(text.contains("rank 1 told 8 bytes"), "{text}");
+        assert!(text.contains("rank 1 sent 8 bytes"), "{text}");
     }
 
     #[test]

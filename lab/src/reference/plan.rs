@@ -108,7 +108,7 @@ pub enum PlanError {
     /// More chunks than receives that can be posted before the first is sent.
     #[error(
         "{bytes} bytes are {chunks} chunks per worker of {chunk_bytes} bytes, but a receive ring holds {MAX_RING}, and \
-         the published kernels do not tell their senders to wait; give a larger --chunk, more --threads or fewer \
+         the published kernels do not make their senders wait; give a larger --chunk, more --threads or fewer \
          --bytes"
     )]
     Chunks {

@@ -288,7 +288,7 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// What all workers have told of the iteration that is complete.
+    /// What all workers have reported of the iteration that is complete.
     ///
     /// # Errors
     /// As [`Receiver::check`].

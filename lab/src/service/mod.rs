@@ -40,15 +40,15 @@ pub enum ServiceError {
     #[error(transparent)]
     Topology(#[from] TopologyError),
     /// Something does not come.
-    #[error("{what}: nothing has happened for {looks} looks")]
+    #[error("{what}: nothing has happened for {polls} polls")]
     Hangs {
         /// What was waited for.
         what: &'static str,
-        /// Looks in vain.
-        looks: u32,
+        /// Polls in vain.
+        polls: u32,
     },
-    /// A rank is told to copy from where nothing is.
-    #[error("rank {holder} has no buffer at {address:#x}, from where another one is told to copy")]
+    /// A rank is to copy from where nothing is.
+    #[error("rank {holder} has no buffer at {address:#x}, from where another one is to copy")]
     Elsewhere {
         /// The rank.
         holder: u32,
@@ -136,7 +136,7 @@ pub struct ServiceReport {
     pub iterations: u32,
     /// Whether every rank had every byte each time.
     pub digest_ok: bool,
-    /// Mean time from the first call to the last flag, in microseconds, where hosts look all the time.
+    /// Mean time from the first call to the last flag, in microseconds, where hosts poll all the time.
     pub pure_us: f64,
     /// The same where they compute as long as that first.
     pub overall_us: f64,
@@ -207,7 +207,7 @@ impl ServiceParams {
     }
 }
 
-/// Runs a simulation on a machine of this configuration, which has a card for each host; `show` is told how many
+/// Runs a simulation on a machine of this configuration, which has a card for each host; `show` is called with how many
 /// operations are over.
 ///
 /// # Errors
@@ -221,7 +221,7 @@ pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) ->
     let mut world = World::with(Emulated::new(config)?, params.shape, params.load, limits, plan)?;
     world.local_copies = params.local_copies.into();
     if params.op == ServiceOp::Allgatherv && params.local_copies == CopiesName::Host {
-        world.let_hosts_look_always();
+        world.let_hosts_poll_always();
     }
     let (warm_up, iterations) = params.turns;
     let all_right = |world: &World, turn: u32| -> Result<bool, ServiceError> {
@@ -263,7 +263,7 @@ pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) ->
         let since_ps = world.now_ps();
         let calls = post(&mut world, params.op, turn)?;
         let said_before = world.host_calls();
-        // The hosts compute; then they look.
+        // The hosts compute; then they poll.
         while world.now_ps() < since_ps + compute_ps {
             world.let_pass()?;
         }
@@ -343,7 +343,7 @@ impl fmt::Display for ServiceReport {
         )?;
         writeln!(
             f,
-            "{pure_us:.1} us where hosts look all the time, {overall_us:.1} us where they compute {pure_us:.1} us \
+            "{pure_us:.1} us where hosts poll all the time, {overall_us:.1} us where they compute {pure_us:.1} us \
              meanwhile: {overlap_percent:.1} % overlap"
         )?;
         if let Some(staged) = &self.staged {

@@ -337,7 +337,7 @@ impl World {
         self.drive("a collective", |world| world.have_ended(calls))
     }
 
-    /// Whether all flags are there: looked at in the ranks' memory, without a call that does anything.
+    /// Whether all flags are there: read in the ranks' memory, without a call that does anything.
     ///
     /// # Errors
     /// There is no such memory.
@@ -414,7 +414,7 @@ pub struct Expected {
     pub writes: u64,
     /// Flags: as many as a process has targets.
     pub flags: u64,
-    /// TASK messages that processes hear, in bytes: 80 for each rank, at each process, and 32 for each message.
+    /// TASK messages that processes receive, in bytes: 80 for each rank, at each process, and 32 for each message.
     pub task_bytes: u64,
 }
 
@@ -427,14 +427,14 @@ impl Expected {
         let processes = topology.processes();
         let message_bytes =
             |ranks: u64| TASK_HEADER_BYTES * ranks.div_ceil(TASK_PARTS as u64) + TASK_RANK_BYTES * ranks;
-        let told = |process: u32| -> u64 {
+        let received = |process: u32| -> u64 {
             let own = topology.served_by(process).count() as u64 * (TASK_HEADER_BYTES + TASK_RANK_BYTES);
             let run = |run: std::ops::Range<u32>| message_bytes(u64::from(run.end - run.start));
             own + u64::from(processes - 1) * runs(topology, process).into_iter().map(run).sum::<u64>()
         };
-        let task_bytes = (0..processes).map(told).sum();
+        let task_bytes = (0..processes).map(received).sum();
         if delivery == Delivery::Direct {
-            // Each process tells its own ranks, and whom they have read from.
+            // Each process notifies its own ranks, and those from whom they have read.
             let (copies, flags) = match collective {
                 Collective::Broadcast { .. } => (ranks - 1, ranks + u64::from(processes) - 1),
                 Collective::Allgather => (ranks * ranks, ranks * u64::from(processes)),
@@ -516,7 +516,7 @@ pub struct StagedReport {
     pub written_bytes: f64,
     /// Flags.
     pub flags: f64,
-    /// TASK messages that all processes hear, in bytes.
+    /// TASK messages that all processes receive, in bytes.
     pub task_bytes: f64,
     /// What closed forms give for these.
     pub expected: Expected,
@@ -560,7 +560,7 @@ impl StagedReport {
         )?;
         writeln!(
             f,
-            "task object: {task_object_bytes} bytes, as processes hear it {task_bytes:.0} ({}); at most \
+            "task object: {task_object_bytes} bytes, as processes receive it {task_bytes:.0} ({}); at most \
              {incast_at_start} processes begin with the same rank",
             expected.task_bytes
         )?;

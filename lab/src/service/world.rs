@@ -18,10 +18,10 @@ use super::staged::{Buffers, StagedPlan};
 pub(super) const GROUP: u32 = 7;
 /// Blocks that the shared list of a card has room for.
 const LIST: u64 = 1 << 20;
-/// Looks in which nothing happens before something counts as hanging.
-const MOST_LOOKS: u32 = 2_000_000;
+/// Polls in which nothing happens before something counts as hanging.
+const MOST_POLLS: u32 = 2_000_000;
 /// Polls of the service processes for each of the hosts' programs, where these do nothing but wait.
-const HOST_LOOKS: u32 = 64;
+const HOST_POLLS: u32 = 64;
 
 /// Ranks, hosts and service processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,9 +131,9 @@ pub struct World {
     pub(super) places: Vec<Place>,
     pub(super) topology: Topology,
     most_active_reads: u32,
-    looks: u32,
+    polls: u32,
     /// Polls of the service processes for each of the hosts' programs.
-    host_looks: u32,
+    host_polls: u32,
 }
 
 pub(super) fn content(source: u32, target: u32, turn: u32, len: u64) -> impl Iterator<Item = u8> {
@@ -163,11 +163,11 @@ pub(super) fn memory(pd: &ProtectionDomain, bytes: u64) -> Result<MemoryRegion, 
 
 /// Lets time pass until a service process has answered for all keys that a program has offered.
 pub(super) fn await_keys(machine: &Emulated, agent: &mut Agent, client: &mut Client) -> Result<(), ServiceError> {
-    let mut looks = 0;
+    let mut polls = 0;
     while client.awaits_keys() {
-        looks += 1;
-        if looks > MOST_LOOKS {
-            return Err(ServiceError::Hangs { what: "aliases of keys", looks });
+        polls += 1;
+        if polls > MOST_POLLS {
+            return Err(ServiceError::Hangs { what: "aliases of keys", polls });
         }
         if !agent.progress()? && !client.progress()? {
             machine.provider.relax().relax();
@@ -281,7 +281,7 @@ impl World {
             ranks.push(Rank { client, host, send, receive, staged, is_dead: false });
             served.push((process, peer));
         }
-        let (most_active_reads, looks) = (0, 0);
+        let (most_active_reads, polls) = (0, 0);
         let agents = agents.into_iter().map(Some).collect();
         let mut world = Self {
             shape,
@@ -296,8 +296,8 @@ impl World {
             places,
             topology,
             most_active_reads,
-            looks,
-            host_looks: HOST_LOOKS,
+            polls,
+            host_polls: HOST_POLLS,
         };
         world.drive("all ranks join", |world| {
             for (rank, state) in (0..).zip(&mut world.ranks) {
@@ -316,11 +316,11 @@ impl World {
         Ok(world)
     }
 
-    /// From now on hosts look whenever service processes do: they have a part in the collectives. A poll of an idle
-    /// machine takes up to a microsecond, so that with fewer looks every step of theirs would come up to `HOST_LOOKS`
+    /// From now on hosts poll whenever service processes do: they have a part in the collectives. A poll of an idle
+    /// machine takes up to a microsecond, so that with fewer polls every step of theirs would come up to `HOST_POLLS`
     /// microseconds late.
-    pub fn let_hosts_look_always(&mut self) {
-        self.host_looks = 1;
+    pub fn let_hosts_poll_always(&mut self) {
+        self.host_polls = 1;
     }
 
     /// The time of the machine, in picoseconds.
@@ -345,7 +345,7 @@ impl World {
         Ok(any)
     }
 
-    /// Lets the programs of the hosts take what they are told, and copy blocks between ranks of a host; whether there
+    /// Lets the programs of the hosts handle their messages, and copy blocks between ranks of a host; whether there
     /// was anything.
     fn hosts(&mut self) -> Result<bool, ServiceError> {
         let mut any = false;
@@ -380,7 +380,7 @@ impl World {
         match own.client.copied(copy) {
             // Nobody wants to know any more.
             Err(flexcast_service::Error::Gone) => Ok(()),
-            told => Ok(told?),
+            sent => Ok(sent?),
         }
     }
 
@@ -395,8 +395,8 @@ impl World {
     ) -> Result<(), ServiceError> {
         let mut in_vain = 0;
         loop {
-            let is_turn = self.looks.is_multiple_of(self.host_looks);
-            self.looks = self.looks.wrapping_add(1);
+            let is_turn = self.polls.is_multiple_of(self.host_polls);
+            self.polls = self.polls.wrapping_add(1);
             let mut any = self.let_pass()?;
             if is_turn {
                 any |= self.hosts()?;
@@ -405,8 +405,8 @@ impl World {
                 }
             }
             in_vain = if any { 0 } else { in_vain + 1 };
-            if in_vain > MOST_LOOKS {
-                return Err(ServiceError::Hangs { what, looks: MOST_LOOKS });
+            if in_vain > MOST_POLLS {
+                return Err(ServiceError::Hangs { what, polls: MOST_POLLS });
             }
         }
     }
@@ -510,7 +510,7 @@ impl World {
         Ok(found == expected)
     }
 
-    /// Whether all flags are there: looked at in the ranks' memory, without a call that does anything.
+    /// Whether all flags are there: read in the ranks' memory, without a call that does anything.
     ///
     /// # Errors
     /// There is no such memory.

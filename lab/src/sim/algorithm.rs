@@ -320,16 +320,16 @@ mod tests {
             let text = name.to_possible_value().unwrap().get_name().to_owned();
             let mut does = 0;
             for operation in Operation::value_variants() {
-                let told = algorithms(*operation).split([',', ' ']).any(|word| word == text);
+                let listed = algorithms(*operation).split([',', ' ']).any(|word| word == text);
                 match Algorithm::new(*operation, Some(*name), Parameters::default()) {
                     Ok(algorithm) => {
-                        assert!(told, "{text} does {operation:?}");
+                        assert!(listed, "{text} does {operation:?}");
                         assert_eq!(algorithm.name(), text);
                         algorithm.check(*operation).unwrap();
                         does += 1;
                     }
                     Err(SimError::Algorithm { algorithm, operation: what, .. }) => {
-                        assert!(!told, "{text} does no {operation:?}");
+                        assert!(!listed, "{text} does no {operation:?}");
                         assert_eq!((algorithm, what), (text.clone(), operation.name()));
                     }
                     Err(other) => panic!("{other}"),

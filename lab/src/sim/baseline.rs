@@ -11,8 +11,8 @@ use super::SimError;
 use super::algorithm::Algorithm;
 use super::expected::Expected;
 use super::failure;
-use super::looks::Looks;
 use super::params::{Operation, REDUCTION, SimParams};
+use super::polls::Polls;
 use super::report::{Control, Outcome, Report, Sample};
 use super::run::Tick;
 use super::skew;
@@ -93,9 +93,9 @@ pub(super) fn run(
         fill(&buffers, params, source)?;
         let (before, announced) = (Traffic::now()?, announcements(&groups));
         let (started, start_ps) = (Instant::now(), provider.relax().now_ps());
-        let (delays_ps, tell) =
+        let (delays_ps, on_end) =
             (skew::delays_ps(params, iteration), &mut |ranks| tick(Tick::Ended { iteration, ranks }));
-        let mut outcomes = operate(provider, &mut groups, params, &delays_ps, &buffers, tell)?;
+        let mut outcomes = operate(provider, &mut groups, params, &delays_ps, &buffers, on_end)?;
         let took_ps = provider.relax().now_ps() - start_ps;
         let wall_s = started.elapsed().as_secs_f64();
         let traffic = Traffic::now()? - before;
@@ -150,7 +150,7 @@ fn greet(provider: &Provider, groups: &mut [Group]) -> Sample {
     Sample { outcomes: outcomes.into_iter().flatten().collect(), ..Sample::default() }
 }
 
-/// What is told of a rank whose operation has failed.
+/// What is reported of a rank whose operation has failed.
 fn failed(error: &Error) -> Outcome {
     Outcome { error: Some(error.to_string()), kind: Some(failure::baseline_kind(error)), ..Outcome::default() }
 }
@@ -224,7 +224,7 @@ fn start(group: &mut Group, params: &SimParams, ends: &[u64], buffers: &Buffers)
 }
 
 /// Starts an operation on all ranks, on each when its delay is over, and drives them until all have ended. A rank whose
-/// host has not come to its start looks at nothing.
+/// host has not come to its start does not poll.
 fn operate(
     provider: &Provider,
     groups: &mut [Group],
@@ -244,7 +244,7 @@ fn operate(
     let mut outcomes: Vec<Option<Outcome>> = groups.iter().map(|_| None).collect();
     let mut posts_ps: Vec<Option<u64>> = groups.iter().map(|_| None).collect();
     let (mut done, start_ps) = (0, provider.relax().now_ps());
-    let mut looks = Looks::new((0..params.ranks).map(|rank| params.card_of(rank)));
+    let mut polls = Polls::new((0..params.ranks).map(|rank| params.card_of(rank)));
     loop {
         let now_ps = provider.relax().now_ps();
         for (rank, group) in groups.iter_mut().enumerate() {
@@ -253,16 +253,16 @@ fn operate(
                 posts_ps[rank] = Some(now_ps);
             }
         }
-        looks.refresh()?;
+        polls.refresh()?;
         for (rank, (group, outcome)) in groups.iter_mut().zip(&mut outcomes).enumerate() {
             let Some(posted_ps) = posts_ps[rank] else { continue };
-            if outcome.is_some() || !looks.is_due(rank, now_ps) {
+            if outcome.is_some() || !polls.is_due(rank, now_ps) {
                 continue;
             }
-            // A look that was due for news may leave some for the next.
-            let news = looks.has_news(rank);
+            // A poll that was due for news may leave some for the next.
+            let news = polls.has_news(rank);
             let error = group.progress().err();
-            looks.looked(rank, now_ps, news, group.deadline_ps());
+            polls.polled(rank, now_ps, news, group.deadline_ps());
             if error.is_some() || group.is_complete() {
                 let took_ps = error.is_none().then_some(now_ps - posted_ps);
                 let base = error.as_ref().map_or_else(Outcome::default, failed);

@@ -60,7 +60,8 @@ struct UserSide {
     memory: UserMemory,
     /// The send and the receive buffer's, and those of operations that have kept them.
     blocks: Vec<Block>,
-    lent: bool,
+    /// Whether the last two blocks have been given to an operation.
+    handed_out: bool,
 }
 
 /// Where a rank's buffers come from. It must outlive the rank's communicator, which may keep buffers of an operation
@@ -74,7 +75,7 @@ pub(super) struct Places {
 impl Places {
     pub(super) fn new(card: &Card, is_user_memory: bool) -> Self {
         let memory = || UserMemory::new(card, Limits::default());
-        let user = is_user_memory.then(|| UserSide { memory: memory(), blocks: Vec::new(), lent: false });
+        let user = is_user_memory.then(|| UserSide { memory: memory(), blocks: Vec::new(), handed_out: false });
         Self { card: card.clone(), user }
     }
 
@@ -114,18 +115,19 @@ impl UserSide {
         }
         let send = contents.send.map(<[u8]>::to_vec);
         // An operation that keeps its buffers keeps their memory.
-        if last.is_none() && std::mem::replace(&mut self.lent, true) || self.blocks.is_empty() {
+        if last.is_none() && std::mem::replace(&mut self.handed_out, true) || self.blocks.is_empty() {
             self.blocks.push(Block::new(send.unwrap_or_default()));
             self.blocks.push(Block::new(receive));
         } else if let [.., own, all] = self.blocks.as_slice() {
             drop(last);
-            // SAFETY: the only buffers of these blocks are those that were lent last, which have just been dropped.
+            // SAFETY: the only buffers of these blocks are those that were handed out last, which have just been
+            // dropped.
             unsafe {
                 own.set(&send.unwrap_or_default());
                 all.set(&receive);
             }
         }
-        self.lent = true;
+        self.handed_out = true;
         let [.., own, all] = self.blocks.as_slice() else { unreachable!("two blocks have been made") };
         // SAFETY: the blocks outlive `memory`, and whoever has the buffers: see `Places`. Nobody accesses them until
         // the buffers are back.

@@ -148,7 +148,7 @@ pub struct Control {
     /// Final messages.
     #[serde(rename = "final")]
     pub last: u64,
-    /// Failures told.
+    /// Failures reported.
     pub failure: u64,
     /// Buffers announced: all the control messages of collectives without multicast.
     pub announcement: u64,

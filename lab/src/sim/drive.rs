@@ -9,9 +9,9 @@ use flexio::Provider;
 
 use super::SimError;
 use super::group::at;
-use super::looks::Looks;
 use super::params::{HostFault, SimParams};
 use super::party::Party;
+use super::polls::Polls;
 use super::skew;
 use super::work::Meter;
 
@@ -52,7 +52,7 @@ pub(super) struct Operated {
 }
 
 /// Posts one operation on all ranks, on each when its delay is over, and drives them until all have ended: what came of
-/// it, communicator by communicator. A rank whose host has not come to its post looks at nothing, nor one whose host
+/// it, communicator by communicator. A rank whose host has not come to its post does not poll, nor one whose host
 /// computes then, for `compute_ps`.
 pub(super) fn operate(
     provider: &Provider,
@@ -87,28 +87,28 @@ impl Drive<'_, '_> {
         // Twice the bound of any operation with a worker that must be waited for: nothing that works takes as long.
         let barrier_ps = u64::try_from(params.config.barrier_timeout.as_nanos() * 1000).unwrap_or(u64::MAX);
         let bound_ps = barrier_ps.saturating_mul(2).saturating_add(20_000_000_000_000);
-        let fresh = |seats: &[Seat]| Looks::new(seats.iter().map(|seat| params.card_of(seat.member)));
-        let mut looks = fresh(&self.seats);
+        let fresh = |seats: &[Seat]| Polls::new(seats.iter().map(|seat| params.card_of(seat.member)));
+        let mut polls = fresh(&self.seats);
         loop {
             let now_ps = self.now_ps();
             if faults.inject(now_ps, &mut self.parties[0].ranks)? {
-                looks = fresh(&self.seats);
+                polls = fresh(&self.seats);
                 // Dead before they came to their post.
                 for seat in self.seats.iter().filter(|seat| faults.is_dead(seat.member)) {
                     self.parties[seat.party].buffers[seat.rank] = None;
                 }
             }
             self.post(now_ps - self.start_ps)?;
-            looks.refresh()?;
+            polls.refresh()?;
             for index in 0..self.seats.len() {
                 let Seat { member, .. } = self.seats[index];
-                if faults.is_dead(member) || !self.has_posted(index) || !looks.is_due(index, now_ps) {
+                if faults.is_dead(member) || !self.has_posted(index) || !polls.is_due(index, now_ps) {
                     continue;
                 }
-                if self.computes(index, now_ps) || !faults.may_look(index, member, now_ps) {
+                if self.computes(index, now_ps) || !faults.may_poll(index, member, now_ps) {
                     continue;
                 }
-                self.look(index, &mut looks, now_ps, ended)?;
+                self.poll(index, &mut polls, now_ps, ended)?;
             }
             let is_open = |index: &usize| self.requests[*index].is_some() || !self.has_posted(*index);
             let waiting =
@@ -153,11 +153,11 @@ impl Drive<'_, '_> {
         Ok(())
     }
 
-    /// A rank's host looks.
-    fn look(
+    /// A rank's host polls.
+    fn poll(
         &mut self,
         index: usize,
-        looks: &mut Looks,
+        polls: &mut Polls,
         now_ps: u64,
         ended: &mut dyn FnMut(u32),
     ) -> Result<(), SimError> {
@@ -170,7 +170,7 @@ impl Drive<'_, '_> {
         if moved {
             self.meter.note(index, begun_ps, executed);
         }
-        looks.looked(index, now_ps, moved, communicator.deadline_ps());
+        polls.polled(index, now_ps, moved, communicator.deadline_ps());
         // Without a request of its own its neighbours may still need it.
         let over = |request: &mut Request| communicator.is_done(request);
         let Some(request) = self.requests[index].take_if(over) else { return Ok(()) };
@@ -196,38 +196,38 @@ struct FaultInjector<'p> {
     params: &'p SimParams,
     left: Vec<HostFault>,
     dead: Vec<u32>,
-    /// The times from which slow hosts look again, by seat.
-    next_looks_ps: Vec<(usize, u64)>,
+    /// The times from which slow hosts poll again, by seat.
+    next_polls_ps: Vec<(usize, u64)>,
     begun_ps: u64,
 }
 
 impl<'p> FaultInjector<'p> {
     fn new(params: &'p SimParams, begun_ps: u64) -> Self {
         let left = params.host_faults.clone();
-        Self { params, left, dead: Vec::new(), next_looks_ps: Vec::new(), begun_ps }
+        Self { params, left, dead: Vec::new(), next_polls_ps: Vec::new(), begun_ps }
     }
 
     fn is_dead(&self, rank: u32) -> bool {
         self.dead.contains(&rank)
     }
 
-    /// Whether a rank's host has time for a look, which it then has taken.
-    fn may_look(&mut self, seat: usize, rank: u32, now_ps: u64) -> bool {
+    /// Whether a rank's host has time for a poll, which then counts as done.
+    fn may_poll(&mut self, seat: usize, rank: u32, now_ps: u64) -> bool {
         let slow = |fault: &HostFault| match *fault {
             HostFault::Slow { rank: slow, every_ps } if slow == rank => Some(every_ps),
             _ => None,
         };
         let Some(every_ps) = self.params.host_faults.iter().find_map(slow) else { return true };
         let next_ps = now_ps.saturating_add(every_ps);
-        match self.next_looks_ps.iter_mut().find(|(known, _)| *known == seat) {
+        match self.next_polls_ps.iter_mut().find(|(known, _)| *known == seat) {
             Some((_, at_ps)) if now_ps < *at_ps => return false,
             Some((_, at_ps)) => *at_ps = next_ps,
-            None => self.next_looks_ps.push((seat, next_ps)),
+            None => self.next_polls_ps.push((seat, next_ps)),
         }
         true
     }
 
-    /// Lets happen what is due, to cards, hosts, and the ranks of the first communicator; tells whether anything was.
+    /// Lets happen what is due, to cards, hosts, and the ranks of the first communicator; returns whether anything was.
     fn inject(&mut self, now_ps: u64, ranks: &mut [Communicator]) -> Result<bool, SimError> {
         let since_ps = now_ps - self.begun_ps;
         let due = |fault: &mut HostFault| match *fault {

@@ -1,4 +1,4 @@
-//! Failures by kind, for tallies: what is told in full beside them names ranks and numbers.
+//! Failures by kind, for tallies: the full messages, which are reported as well, name ranks and numbers.
 
 use flexcast::{Cause, Error, p2p};
 

@@ -8,9 +8,9 @@ mod drive;
 mod expected;
 pub mod failure;
 pub mod group;
-mod looks;
 pub mod params;
 mod party;
+mod polls;
 pub mod report;
 pub mod run;
 pub mod settings;
@@ -108,7 +108,7 @@ pub enum SimError {
     /// It takes more wall time than it was given.
     #[error(
         "rank {rank} has not ended {operation} within the wall time given, {virtual_us} us of virtual time after the \
-         post: give it longer, or look for what keeps the emulator busy"
+         post: give it longer, or find what keeps the emulator busy"
     )]
     WallLimit {
         /// The rank.

@@ -140,11 +140,11 @@ pub enum HostFault {
         /// The rank.
         rank: u32,
     },
-    /// A rank's host looks at most so often.
+    /// A rank's host polls at most so often.
     Slow {
         /// The rank.
         rank: u32,
-        /// Time between two looks.
+        /// Time between two polls.
         every_ps: u64,
     },
 }

@@ -107,7 +107,7 @@ impl<'s> Party<'s> {
     }
 }
 
-/// Makes the communicators: the first, those beside it of all ranks, and the parts of the first.
+/// Makes the communicators: the first, further ones of all ranks, and the parts of the first.
 pub(super) fn parties<'s>(cards: &[Card], params: &SimParams, source: &'s [u8]) -> Result<Vec<Party<'s>>, SimError> {
     let mut parties = Vec::new();
     let all = || (0..params.ranks).collect::<Vec<_>>();

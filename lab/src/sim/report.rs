@@ -26,8 +26,8 @@ use crate::tput::report::Kind;
 pub struct Outcome {
     /// The rank was dead before it ended; the rest means nothing then.
     pub dead: bool,
-    /// Whether it is of a communicator beside the first.
-    pub is_beside: bool,
+    /// Whether it is of a communicator other than the first.
+    pub is_further: bool,
     /// Whether its buffer is what was sent; `None` if the operation failed.
     pub equal: Option<bool>,
     /// Why it failed.
@@ -76,7 +76,7 @@ pub struct Machine {
     pub driven_from: DrivenFrom,
     /// Memory model.
     pub memory: Memory,
-    /// Races found so far; `None` if nobody looked.
+    /// Races found so far; `None` if races were not detected.
     pub races: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ impl Machine {
     }
 }
 
-/// The high-water mark of the resident set, as Linux tells it.
+/// The high-water mark of the resident set, as Linux reports it.
 fn peak_memory_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -203,7 +203,7 @@ pub struct Report {
     /// Operations of ranks that were alive at their end.
     #[serde(skip)]
     pub live: u64,
-    /// Those of them that are of communicators beside the first.
+    /// Those of them that are of communicators other than the first.
     #[serde(skip)]
     pub live_beside: u64,
     /// Operations of those communicators that failed.
@@ -252,7 +252,7 @@ pub struct Report {
     /// Wall time of making cards and communicators in seconds, measured.
     pub set_up_s: f64,
     /// Most memory that this process has had resident so far, in bytes, measured; `None` where the system does not
-    /// tell.
+    /// report it.
     pub peak_memory_bytes: Option<u64>,
     /// Virtual time of every operation that ended well, from its post to its end, and its rank: operation by operation.
     #[serde(skip)]
@@ -267,7 +267,7 @@ pub struct Report {
 
 impl Report {
     /// Whether a race is what the library promises: after an operation has failed its buffers get other keys, so that
-    /// peers that have not heard of the failure are refused.
+    /// peers that do not know of the failure are refused.
     #[must_use]
     pub fn accounts_for(&self, race: &Race) -> bool {
         race.kind == RaceKind::RevokedKey && self.failures > 0
@@ -354,13 +354,13 @@ impl Report {
         }
         for (rank, outcome) in (0..).zip(&sample.outcomes).filter(|(_, outcome)| !outcome.dead) {
             self.live += 1;
-            self.live_beside += u64::from(outcome.is_beside);
+            self.live_beside += u64::from(outcome.is_further);
             self.rank_ps.extend(outcome.took_ps.map(|took_ps| (rank, took_ps)));
             self.rank_time.add(Some(0), outcome.took_ps);
             self.bytes_ok &= outcome.equal.unwrap_or(true);
             if let Some(error) = &outcome.error {
                 self.failures += 1;
-                self.failures_beside += u64::from(outcome.is_beside);
+                self.failures_beside += u64::from(outcome.is_further);
                 self.failure_kinds.extend(outcome.kind);
                 if !self.errors.contains(error) {
                     self.errors.push(error.clone());

@@ -19,7 +19,7 @@ use super::{SimError, baseline, failure, group};
 use crate::accesses::Accesses;
 use crate::tput::run::{ImageFile, digest, made_up_bytes};
 
-/// What a simulation tells while it runs.
+/// What a simulation reports while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tick {
     /// Cards opened and communicators made.
@@ -164,10 +164,10 @@ fn turn(
     let (before, messages, accesses) = (Traffic::now()?, messages(parties), Accesses::now()?);
     let started = Instant::now();
     let start_ps = provider.relax().now_ps();
-    let tell = &mut |ranks| tick(Tick::Ended { iteration, ranks });
+    let on_end = &mut |ranks| tick(Tick::Ended { iteration, ranks });
     let mut meter = Meter::new(metered);
     let Operated { done, host_calls } =
-        operate(provider, parties, params, (iteration, compute_ps), &mut meter, until, tell)?;
+        operate(provider, parties, params, (iteration, compute_ps), &mut meter, until, on_end)?;
     let took_ps = provider.relax().now_ps() - start_ps;
     let wall_s = started.elapsed().as_secs_f64();
     let traffic = Traffic::now()? - before;
@@ -175,7 +175,7 @@ fn turn(
     for (number, (party, done)) in parties.iter().zip(&done).enumerate() {
         let expected = party.layout.expected(&party.source);
         for (rank, done) in (0..).zip(done) {
-            outcomes.push(Outcome { is_beside: number > 0, ..outcome(&expected, rank, done.as_ref())? });
+            outcomes.push(Outcome { is_further: number > 0, ..outcome(&expected, rank, done.as_ref())? });
         }
     }
     let control = self::messages(parties).iter().zip(&messages).map(|(now, before)| *now - *before).collect();
@@ -223,5 +223,5 @@ fn outcome(expected: &[u8], rank: u32, done: Option<&flexcast::Outcome>) -> Resu
     let phases = report.phases.in_ps();
     let took_ps = phases.released_ps.map(|released_ps| released_ps.saturating_sub(phases.posted_ps));
     let posted_ps = Some(phases.posted_ps);
-    Ok(Outcome { dead: false, is_beside: false, equal, error, kind, report: Some(report), posted_ps, took_ps })
+    Ok(Outcome { dead: false, is_further: false, equal, error, kind, report: Some(report), posted_ps, took_ps })
 }

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use super::params::SimParams;
 
-/// Most skew that can be asked for, in microseconds: a tenth of what ranks wait for one another unless told otherwise.
+/// Most skew that can be asked for, in microseconds: a tenth of what ranks wait for one another unless configured
+/// otherwise.
 pub const MAX_SKEW_US: u64 = 1_000_000;
 
 /// Skew between the posts of ranks, as an option, a parameter of a run, and in its report.

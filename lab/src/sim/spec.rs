@@ -50,7 +50,7 @@ pub struct SimSpec {
     /// Operations that are counted, one after another.
     #[arg(long, value_parser = whole::<u32>(1, u32::MAX), default_value_t = Self::default().iterations, value_name = "N")]
     pub iterations: u32,
-    /// As many again, whose hosts compute as long as one takes, without a call, before they look: how much goes on
+    /// As many again, whose hosts compute as long as one takes, without a call, before they poll: how much goes on
     /// meanwhile. With --control service always.
     #[arg(long)]
     pub overlap: bool,
@@ -116,7 +116,7 @@ pub fn transports() -> Vec<(&'static str, &'static str, Transport)> {
     let about = |transport| match transport {
         Transport::Ud => "Multicast datagrams, staged and copied by the card",
         Transport::UcMulticast => {
-            "Multicast RDMA Writes, straight into the user's buffer: no card does this, the emulated ones are told to"
+            "Multicast RDMA Writes, straight into the user's buffer: no card does this, emulated ones are configured to"
         }
         Transport::UcUnicast => "RDMA Writes to each rank, straight into the user's buffer",
     };

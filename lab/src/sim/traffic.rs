@@ -11,7 +11,7 @@ use super::SimError;
 const DATA_PRIORITY: usize = 0;
 
 /// Bytes that have crossed the network: payload of data packets, headers not counted. Control messages, fetched chunks
-/// and the announcements of collectives without multicast have another priority and are counted apart.
+/// and the announcements of collectives without multicast have another priority and are counted separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, Sub)]
 pub struct Traffic {
     /// Received and sent by all ports of all switches: a link between two switches counts twice, a host's once.

@@ -15,8 +15,8 @@ struct State {
     turn: usize,
     /// Which ranks run no more.
     ended: Vec<bool>,
-    /// What each has told, exchange by exchange.
-    told: Vec<Vec<Vec<u8>>>,
+    /// What each has contributed, exchange by exchange.
+    contributions: Vec<Vec<Vec<u8>>>,
 }
 
 #[derive(Debug, Default)]
@@ -67,16 +67,16 @@ impl Exchange for Turns {
         let number = self.exchanges;
         self.exchanges += 1;
         let mut state = self.table.lock();
-        state.told[self.rank].push(contribution.to_vec());
+        state.contributions[self.rank].push(contribution.to_vec());
         self.table.pass(&mut state);
         let Some(state) = self.table.wait(state, self.rank) else {
             return Err(ExchangeError { tag: tag.to_owned(), reason: format!("no turn within {PATIENCE:?}") });
         };
-        let told = |(rank, told): (usize, &Vec<Vec<u8>>)| {
+        let of_all = |(rank, contributions): (usize, &Vec<Vec<u8>>)| {
             let reason = format!("rank {rank} has ended before exchange {number}");
-            told.get(number).cloned().ok_or_else(|| ExchangeError { tag: tag.to_owned(), reason })
+            contributions.get(number).cloned().ok_or_else(|| ExchangeError { tag: tag.to_owned(), reason })
         };
-        state.told.iter().enumerate().map(told).collect()
+        state.contributions.iter().enumerate().map(of_all).collect()
     }
 }
 
@@ -94,7 +94,7 @@ impl Drop for Turns {
 /// Runs `body` for each rank, in threads of which one runs at a time: from one exchange to the next, in the order of
 /// ranks.
 pub(super) fn in_turns<T: Send>(ranks: usize, body: impl Fn(usize, &mut dyn Exchange) -> T + Sync) -> Vec<T> {
-    let state = State { turn: 0, ended: vec![false; ranks], told: vec![Vec::new(); ranks] };
+    let state = State { turn: 0, ended: vec![false; ranks], contributions: vec![Vec::new(); ranks] };
     let table = Arc::new(Table { state: Mutex::new(state), passed: Condvar::new() });
     let own = |rank| Turns { table: Arc::clone(&table), rank, size: ranks, exchanges: 0 };
     let body = &body;
@@ -136,10 +136,10 @@ mod tests {
 
     #[test]
     fn a_rank_that_ends_early_is_named_by_the_others() {
-        let told = in_turns(3, |rank, exchange| match rank {
+        let errors = in_turns(3, |rank, exchange| match rank {
             1 => String::new(),
             _ => exchange.exchange("all", b"x").unwrap_err().to_string(),
         });
-        assert!(told[0].contains("rank 1 has ended") && told[2].contains("rank 1 has ended"), "{told:?}");
+        assert!(errors[0].contains("rank 1 has ended") && errors[2].contains("rank 1 has ended"), "{errors:?}");
     }
 }

@@ -39,7 +39,7 @@ pub struct PhaseWork {
 }
 
 /// Work by phase. Each phase begins where the one before it ends, so that their sum is all between post and release. A
-/// thread that runs is up to 512 cycles ahead of the clock, so that so much of it may be told of the phase before.
+/// thread that runs is up to 512 cycles ahead of the clock, so that so much of it may be counted for the phase before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Work {
     /// From the post to armed workers.
@@ -76,29 +76,29 @@ impl Work {
 /// Reads the counters of each rank's card while an operation is under way.
 #[derive(Debug)]
 pub(super) struct Meter {
-    /// Time and counters of looks in which something happened, by rank; none where ranks or communicators share cards,
+    /// Time and counters of polls in which something happened, by rank; none where ranks or communicators share cards,
     /// whose counters are of all of them.
-    looks: Vec<Vec<(u64, Executed)>>,
+    polls: Vec<Vec<(u64, Executed)>>,
 }
 
 impl Meter {
     /// Of the first so many ranks: none where communicators or ranks share cards.
     pub(super) fn new(ranks: usize) -> Self {
-        Self { looks: vec![Vec::new(); ranks] }
+        Self { polls: vec![Vec::new(); ranks] }
     }
 
     /// The counters of a rank's card now, to be given to [`Meter::note`] if that turns out to be of interest.
     pub(super) fn read(&self, rank: usize) -> Result<Executed, SimError> {
-        if self.looks.is_empty() {
+        if self.polls.is_empty() {
             return Ok(Executed::default());
         }
         Ok(with_world(|world| world.executed(rank))?)
     }
 
-    /// Something has happened to a rank in a look that began at `now_ps`, when its counters were `executed`.
+    /// Something has happened to a rank in a poll that began at `now_ps`, when its counters were `executed`.
     pub(super) fn note(&mut self, rank: usize, now_ps: u64, executed: Executed) {
-        if let Some(looks) = self.looks.get_mut(rank) {
-            looks.push((now_ps, executed));
+        if let Some(polls) = self.polls.get_mut(rank) {
+            polls.push((now_ps, executed));
         }
     }
 
@@ -107,12 +107,12 @@ impl Meter {
         let phases = |done: &Option<Outcome>| Some(*done.as_ref()?.as_ref().ok()?.report.phases.in_ps());
         let phases: Vec<Option<PhasesPs>> = done.iter().map(phases).collect();
         let first_sending_ps = phases.iter().flatten().filter_map(|phases| phases.sending_ps).min();
-        let of = |(looks, phases): (&Vec<(u64, Executed)>, &Option<PhasesPs>)| {
+        let of = |(polls, phases): (&Vec<(u64, Executed)>, &Option<PhasesPs>)| {
             let ends_ps = ends_ps((*phases).as_ref()?, first_sending_ps);
-            let at = ends_ps.map(|ps| counters_at(looks, ps));
+            let at = ends_ps.map(|ps| counters_at(polls, ps));
             Some(std::array::from_fn(|phase| at[phase + 1].since(at[phase])))
         };
-        self.looks.iter().zip(&phases).filter_map(of).collect()
+        self.polls.iter().zip(&phases).filter_map(of).collect()
     }
 }
 
@@ -130,11 +130,11 @@ fn ends_ps(phases: &PhasesPs, first_sending_ps: Option<u64>) -> [u64; 6] {
     [Some(posted_ps), armed_ps, first_sending_ps, data_ps, recovered_ps, released_ps].map(&mut next)
 }
 
-/// Counters of the first look from a time on: a phase ends in a look of the host, or, where the card tells it, before
-/// the look in which the host hears of it.
-fn counters_at(looks: &[(u64, Executed)], ps: u64) -> Executed {
-    let from = looks.partition_point(|(at_ps, _)| *at_ps < ps);
-    looks.get(from).or(looks.last()).map_or_else(Executed::default, |(_, executed)| *executed)
+/// Counters of the first poll from a time on: a phase ends in a poll of the host, or, where the card reports it, before
+/// the poll in which the host receives the report.
+fn counters_at(polls: &[(u64, Executed)], ps: u64) -> Executed {
+    let from = polls.partition_point(|(at_ps, _)| *at_ps < ps);
+    polls.get(from).or(polls.last()).map_or_else(Executed::default, |(_, executed)| *executed)
 }
 
 #[cfg(test)]
@@ -170,10 +170,10 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_those_of_the_look_that_ended_the_phase() {
-        let looks: Vec<_> = [(10, 0), (20, 7), (30, 9)].map(|(ps, instructions)| (ps, executed(instructions))).into();
+    fn counters_are_those_of_the_poll_that_ended_the_phase() {
+        let polls: Vec<_> = [(10, 0), (20, 7), (30, 9)].map(|(ps, instructions)| (ps, executed(instructions))).into();
         for (ps, instructions) in [(0, 0), (10, 0), (11, 7), (20, 7), (21, 9), (30, 9), (99, 9)] {
-            assert_eq!(counters_at(&looks, ps), executed(instructions), "{ps}");
+            assert_eq!(counters_at(&polls, ps), executed(instructions), "{ps}");
         }
         assert_eq!(counters_at(&[], 5), executed(0));
     }

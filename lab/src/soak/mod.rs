@@ -42,7 +42,7 @@ pub struct Tally {
     pub several: u64,
     /// Cases under weak memory.
     pub weak: u64,
-    /// Cases in which races were looked for.
+    /// Cases with race detection.
     pub raced: u64,
 }
 
@@ -110,10 +110,10 @@ pub fn run_case(case: &Case, image: &ImageFile) -> Result<Tally, Wrong> {
         return Err(wrong("a rank that reports success has wrong bytes".to_owned()));
     }
     let failed = report.failures > 0;
-    let (beside, live_beside) = (report.failures_beside, report.live_beside);
+    let (further, live_further) = (report.failures_beside, report.live_beside);
     for (failures, live, expected, whose) in [
-        (report.failures - beside, report.live - live_beside, case.expected, ""),
-        (beside, live_beside, case.beside, " of communicators beside"),
+        (report.failures - further, report.live - live_further, case.expected, ""),
+        (further, live_further, case.expected_further, " of further communicators"),
     ] {
         if failures > 0 && expected == Expected::Right {
             return Err(wrong(format!("{failures} ranks{whose} failed: {}", report.errors.join("; "))));

@@ -47,8 +47,8 @@ pub struct Case {
     pub machine: MachineConfig,
     /// What must come out.
     pub expected: Expected,
-    /// What must come out of communicators beside the first.
-    pub beside: Expected,
+    /// What must come out of communicators other than the first.
+    pub expected_further: Expected,
     /// What goes wrong, where that is drawn by kinds.
     pub troubles: Vec<Trouble>,
     /// What is wrong with the network, in words.
@@ -118,9 +118,9 @@ impl Case {
             .recovery_timeout(Duration::from_micros(50_000))
             .retry_exponent(8)
             .packet_lifetime(Duration::from_micros(100));
-        // Drawn apart, so that all else of a seed stays as it was before there were eager operations.
-        let mut apart = ChaCha8Rng::seed_from_u64(seed ^ EAGER_SEED);
-        params.config.eager_bytes = pick(&mut apart, &[0, 0, 0, 16 << 10]);
+        // Drawn separately, so that all else of a seed stays as it was before there were eager operations.
+        let mut eager_random = ChaCha8Rng::seed_from_u64(seed ^ EAGER_SEED);
+        params.config.eager_bytes = pick(&mut eager_random, &[0, 0, 0, 16 << 10]);
         if let Some(wide) = &mut wide {
             wide.configuration(&mut params);
         }
@@ -221,7 +221,7 @@ impl Case {
             // without order.
             detect_races: detect_races && !writes_again(params.algorithm),
             uc_multicast: params.needs_uc_multicast(),
-            // What happens to a rank that waits for a dead one does not need a look every microsecond.
+            // What happens to a rank that waits for a dead one does not need a poll every microsecond.
             host_idle_ps: 5 * PS_PER_US,
             wiring: Wiring::Network(Box::new(NetworkConfig { topology, faults: script, hosts: Vec::new() })),
             ..MachineConfig::default()
@@ -229,8 +229,8 @@ impl Case {
         if let Some(wide) = &mut wide {
             wide.machine(&mut machine);
         }
-        let beside = Expected::Right;
-        let mut case = Self { seed, params, machine, expected, beside, troubles: Vec::new(), faults };
+        let expected_further = Expected::Right;
+        let mut case = Self { seed, params, machine, expected, expected_further, troubles: Vec::new(), faults };
         side::draw(&mut case);
         case
     }

@@ -10,7 +10,7 @@ use crate::jobs::{Ended, Failure, Job, Pool};
 use crate::shard::Shard;
 use crate::tput::run::ImageFile;
 
-/// How many of the slowest seeds are told.
+/// How many of the slowest seeds are reported.
 const SLOWEST: usize = 5;
 
 /// What has come out so far.
@@ -20,8 +20,8 @@ pub struct State {
     pub tally: Tally,
     /// The others, by seed.
     pub wrong: Vec<Wrong>,
-    /// Those of them that the user has not been told of.
-    pub untold: Vec<Wrong>,
+    /// Those of them that have not been reported to the user.
+    pub unreported: Vec<Wrong>,
     /// Seeds under way, since when.
     pub running: BTreeMap<u64, Instant>,
     /// The slowest seeds, with the time that each took; the slowest first.
@@ -48,7 +48,7 @@ impl State {
                     Failure::Failed(wrong) => wrong,
                     Failure::Panicked { message, .. } => Wrong { seed, reason: format!("it panicked: {message}") },
                 };
-                self.untold.push(wrong.clone());
+                self.unreported.push(wrong.clone());
                 self.wrong.push(wrong);
                 self.wrong.sort_by_key(|wrong| wrong.seed);
             }

@@ -46,7 +46,7 @@ pub(super) fn draw(case: &mut Case) {
     let random = &mut random;
     let params = &mut case.params;
     params.host_faults.clear();
-    (case.expected, case.beside) = (Expected::Right, Expected::Right);
+    (case.expected, case.expected_further) = (Expected::Right, Expected::Right);
     operations(random, params);
     configuration(random, params);
     let (topology, switching) = network(random, params.cards());
@@ -158,7 +158,7 @@ fn network(random: &mut ChaCha8Rng, cards: usize) -> (Topology, SwitchConfig) {
     (topology, switching)
 }
 
-/// Slower links of one or two cards, in a third of the cases; then the communicator is told the slowest rate.
+/// Slower links of one or two cards, in a third of the cases; then the communicator is given the slowest rate.
 fn unequal(random: &mut ChaCha8Rng, topology: Topology, params: &mut SimParams) -> Topology {
     if !random.random_ratio(1, 3) {
         return topology;
@@ -197,7 +197,7 @@ pub enum Trouble {
     StalledUnit,
     /// A link goes down and comes back.
     Flap,
-    /// One rank's host looks seldom.
+    /// One rank's host polls seldom.
     SlowHost,
     /// A receive thread of one rank stands still again and again.
     SlowReceiver,
@@ -258,7 +258,7 @@ impl Trouble {
             Self::Links => script.faults.extend(FaultEvent::towards_hosts(topology, fault(random))),
             Self::DeadRank => {
                 params.host_faults.push(HostFault::Dead { rank, after_ps });
-                (case.expected, case.beside) = (Expected::RightOrFailed, Expected::RightOrFailed);
+                (case.expected, case.expected_further) = (Expected::RightOrFailed, Expected::RightOrFailed);
             }
             Self::StalledUnit => {
                 let for_ps = random.random_range(1..5_000) * PS_PER_US;

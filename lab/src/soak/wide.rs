@@ -104,7 +104,7 @@ impl Wide {
     pub(super) fn machine(&mut self, machine: &mut MachineConfig) {
         let random = &mut self.random;
         machine.driven_from = pick(random, &DrivenFrom::ALL);
-        // A timing model has strong memory, and nobody who looks for races.
+        // A timing model has strong memory, and no detection of races.
         if machine.memory == MemoryModel::Strong && !machine.detect_races && random.random_ratio(1, 3) {
             machine.timing = Some(Parameters::m2());
         }

@@ -3,12 +3,12 @@
 //!
 //! Blocks of a shard are in d columns, block i in column i modulo d. A worker's message has at most one block of each
 //! column, and with each block the worker's next one of that column that is not zero. The aggregator keeps what each
-//! worker has told, n numbers for each column, and the least of them is the column's next block. It asks for the next
-//! blocks of all columns at once, and only workers that have one of them answer. Columns end at different times, and
-//! messages get shorter then.
+//! worker has announced, n numbers for each column, and the least of them is the column's next block. It asks for the
+//! next blocks of all columns at once, and only workers that have one of them answer. Columns end at different times,
+//! and messages get shorter then.
 //!
-//! A worker looks for blocks in one pass and copies those that it sends in another. What workers and aggregators take
-//! for that are this model's choices: [`COMPARE_PS`], and the rates of cores.
+//! A worker searches for blocks in one pass and copies those that it sends in another. What workers and aggregators
+//! take for that are this model's choices: [`COMPARE_PS`], and the rates of cores.
 
 use super::engine::run;
 use super::params::SparseParams;
@@ -16,7 +16,7 @@ use super::report::{SparseError, SparseReport};
 use super::world::{Job, Machines, What, World};
 use crate::flow::time_ps;
 
-/// An aggregator looks at one number of a worker.
+/// An aggregator compares one number of a worker.
 const COMPARE_PS: u64 = 1000;
 /// A block's index, and the next one's.
 const INDICES_BYTES: u64 = 8;
@@ -33,7 +33,7 @@ struct Shard {
     /// By worker: iterations whose answer it has taken.
     taken: Vec<usize>,
     /// By worker and column: the first block that is not zero and has not been sent.
-    told: Vec<Vec<u32>>,
+    announced: Vec<Vec<u32>>,
     /// Messages that are missing.
     awaited: u32,
 }
@@ -55,7 +55,7 @@ pub fn fusion(params: &SparseParams) -> Result<SparseReport, SparseError> {
             blocks,
             currents: vec![vec![NONE; columns]],
             taken: vec![0; workers],
-            told: vec![vec![NONE; columns]; workers],
+            announced: vec![vec![NONE; columns]; workers],
             awaited: workers as u32,
         };
         let shards: Vec<Shard> = world.places.iter().map(|place| shard(place.shard.blocks())).collect();
@@ -84,8 +84,10 @@ impl Shard {
 
     /// Columns of an iteration whose block a worker has.
     fn of(&self, worker: u32, iteration: usize) -> Vec<usize> {
-        let (told, current) = (&self.told[worker as usize], &self.currents[iteration]);
-        (0..told.len()).filter(|column| current[*column] != NONE && told[*column] == current[*column]).collect()
+        let (announced, current) = (&self.announced[worker as usize], &self.currents[iteration]);
+        (0..announced.len())
+            .filter(|column| current[*column] != NONE && announced[*column] == current[*column])
+            .collect()
     }
 
     const fn last(&self) -> usize {
@@ -108,9 +110,9 @@ impl Machines for Fusion {
         match job.what {
             What::Begin => {
                 for column in 0..columns {
-                    shard.told[worker as usize][column as usize] = next(world, who, shard.blocks, columns, column);
+                    shard.announced[worker as usize][column as usize] = next(world, who, shard.blocks, columns, column);
                 }
-                // The whole shard is looked at before anything is sent.
+                // The whole shard is scanned before anything is sent.
                 read += place.bytes_of(0, shard.blocks);
                 world.counts.scanned_bytes += read;
                 let payload = Shard::payload(0, 0) + INDICES_BYTES * u64::from(columns);
@@ -119,7 +121,7 @@ impl Machines for Fusion {
                 busy_ps += node.post_ps;
             }
             What::Message | What::Answer => {
-                // Of all columns: the sums of this answer. Those of the last have no block beside them.
+                // Of all columns: the sums of this answer. Those of the last come without a block.
                 let stored =
                     job.payload.saturating_sub(INDICES_BYTES) / (u64::from(world.params.block_bytes) + INDICES_BYTES);
                 written += stored * u64::from(world.params.block_bytes);
@@ -159,14 +161,14 @@ impl Machines for Fusion {
         let (columns, workers, last) = (shard.columns(), world.params.workers, shard.last());
         for column in shard.of(worker, last) {
             let from = shard.currents[last][column] + columns;
-            shard.told[worker as usize][column] = next(world, (worker, number), shard.blocks, columns, from);
+            shard.announced[worker as usize][column] = next(world, (worker, number), shard.blocks, columns, from);
         }
         shard.awaited -= 1;
         let mut busy_ps = node.message_ps + time_ps(payload, node.core_add_bytes_per_s);
         let mut moved = 2 * payload;
         if shard.awaited == 0 {
             let sums = shard.currents[last].iter().filter(|block| **block != NONE).count() as u64;
-            let least = |column: usize| shard.told.iter().map(|told| told[column]).min().unwrap_or(NONE);
+            let least = |column: usize| shard.announced.iter().map(|announced| announced[column]).min().unwrap_or(NONE);
             let current = (0..columns as usize).map(least).collect();
             shard.currents.push(current);
             shard.awaited = (0..workers).filter(|worker| !shard.of(*worker, last + 1).is_empty()).count() as u32;

@@ -19,7 +19,7 @@ pub struct NetworkParams {
     pub local_ps: u64,
     /// Payload of a packet, at most.
     pub mtu: u32,
-    /// Bytes of a packet beside it.
+    /// Bytes of a packet in addition to its payload.
     pub packet_overhead_bytes: u32,
 }
 
@@ -53,7 +53,8 @@ pub struct DeviceParams {
     pub sustained_bytes_per_s: u64,
     /// Payload over PCIe in each direction.
     pub pcie_bytes_per_s: u64,
-    /// From the call of a kernel or a copy until a core knows that it has ended, beside what it moves.
+    /// From the call of a kernel or a copy until a core knows that it has ended, in addition to the time of what it
+    /// moves.
     pub launch_ps: u64,
 }
 
@@ -64,7 +65,7 @@ pub enum ArraysIn {
     /// In host memory.
     #[default]
     Host,
-    /// In memory of a device. Cards reach it over PCIe (GPUDirect). Before anything is sent, one kernel looks for
+    /// In memory of a device. Cards reach it over PCIe (GPUDirect). Before anything is sent, one kernel searches for
     /// blocks that are not zero and copies them to registered device memory; sums come there, and one copy puts them
     /// into the array. Rings add by the device.
     Device,
@@ -100,7 +101,7 @@ pub enum AggregatorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layout {
-    /// As many servers as workers, each apart from them.
+    /// As many servers as workers, none of them a worker's host.
     Cpu,
     /// A server fewer, and the Arm cores of a card.
     Mixed,
@@ -287,7 +288,7 @@ impl SparseParams {
     }
 
     /// Bytes of the first aggregator's spots over its cache. Those of aggregators on one node share it; this is of
-    /// aggregators apart.
+    /// separate aggregators.
     #[must_use]
     pub fn spots_over_cache(&self) -> Option<f64> {
         let parameters = Parameters::new(self.workers, self.block_bytes, self.blocks_per_message, 4).ok()?;

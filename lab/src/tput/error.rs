@@ -76,7 +76,7 @@ pub enum TputError {
     /// The parameters of the published kernels cannot be run.
     #[error(transparent)]
     Reference(#[from] crate::reference::plan::PlanError),
-    /// A queue of the receiving card failed, and no completion tells it.
+    /// A queue of the receiving card failed, and no completion reports it.
     #[error("the card reports: {event}")]
     Card {
         /// What the card reported first.

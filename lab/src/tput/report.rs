@@ -50,7 +50,7 @@ pub struct DeviceCounters {
 }
 
 impl DeviceCounters {
-    /// Instructions per completion in drain loops. Only a run whose ring does not run empty tells the cost of the
+    /// Instructions per completion in drain loops. Only a run whose ring does not run empty shows the cost of the
     /// datapath: where workers wait for the link, batches are short and their doorbells weigh more.
     #[must_use]
     pub fn instructions_per_cqe(&self) -> f64 {

@@ -57,7 +57,7 @@ pub fn names(provider: &Provider, server: Option<&str>, client: Option<&str>) ->
     Ok([server.unwrap_or_else(|| nth(0)).to_owned(), client.unwrap_or_else(|| nth(1)).to_owned()])
 }
 
-/// What a run tells while it runs.
+/// What a run reports while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick {
     /// Repetitions that have ended, warm-up included.
@@ -151,7 +151,7 @@ fn repeat(
 struct Ended {
     receiver: Done,
     root: Done,
-    /// Whether the receiver had every byte at the very moment of being told.
+    /// Whether the receiver had every byte at the very moment of the notification.
     equal: bool,
 }
 

@@ -132,7 +132,7 @@ fn races_are_reported_when_they_are_found() {
     assert!(file.starts_with(kind) && file.lines().count() == 3, "{file}");
     let races = state.races.as_ref().expect("it has searched for them");
     assert_eq!((races.count, races.reports.len()), (3, 1));
-    assert_eq!(tables::remarks(&state), ["3 races for memory (--json tells the accesses)"]);
+    assert_eq!(tables::remarks(&state), ["3 races for memory (--json lists the accesses)"]);
     // Nothing is reported to a program that does not ask for it.
     let Ended { stderr, state, .. } = run(&program, "race", "cards = 1");
     assert_eq!((&*stderr, state.races), ("", None));

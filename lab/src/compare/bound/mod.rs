@@ -34,7 +34,7 @@ const SHIFTS: usize = 4096;
 /// Name of the command of the command-line tool.
 pub const COMMAND: &str = "multicast-bound";
 
-/// Arguments of one rank, whose place among the others is told by the variables of torchrun: RANK, WORLD_SIZE,
+/// Arguments of one rank, whose place among the others is given by the variables of torchrun: RANK, WORLD_SIZE,
 /// MASTER_ADDR and MASTER_PORT.
 #[derive(Clone, Debug, Args)]
 pub struct BoundArgs {
@@ -157,7 +157,7 @@ struct Rank<'a> {
     args: &'a BoundArgs,
     peers: Peers,
     socket: Socket,
-    /// Number of the repetition, over all sizes: late packets of an earlier one are told by it.
+    /// Number of the repetition, over all sizes: late packets of an earlier one are recognized by it.
     sequence: u32,
 }
 
@@ -202,9 +202,9 @@ impl Rank<'_> {
         let (all, barriers) = (after.since(before), self.counters()?.since(after));
         let per_operation = |all: u64, barriers: u64| (all as f64 - barriers as f64) / repetitions as f64;
         let sent = per_operation(all.sent, barriers.sent);
-        let mut told = vec![sent, sent + per_operation(all.received, barriers.received), cpu / repetitions as f64];
-        told.extend(times);
-        let ranks = self.peers.gather(&told).map_err(|source| self.failed("results of the others", source))?;
+        let mut own = vec![sent, sent + per_operation(all.received, barriers.received), cpu / repetitions as f64];
+        own.extend(times);
+        let ranks = self.peers.gather(&own).map_err(|source| self.failed("results of the others", source))?;
         ranks.map(|ranks| summary(bytes, &ranks)).transpose()
     }
 
@@ -288,7 +288,7 @@ impl Rank<'_> {
     }
 }
 
-/// What all ranks have told: bytes into the switch, over ports, processor time, and the times of the repetitions.
+/// What all ranks have reported: bytes into the switch, over ports, processor time, and the times of the repetitions.
 fn summary(bytes: usize, ranks: &[Vec<f64>]) -> Result<Sample, BoundError> {
     let sum = |at: usize| ranks.iter().filter_map(|rank| rank.get(at)).sum::<f64>();
     let all = ranks.first().map_or(0, |rank| rank.len().saturating_sub(3));

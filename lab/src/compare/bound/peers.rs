@@ -90,7 +90,7 @@ impl Peers {
         }
     }
 
-    /// What each rank tells, all equally many numbers: rank 0 has them in order.
+    /// What each rank sends, all equally many numbers: rank 0 gets them in order.
     pub(super) fn gather(&mut self, own: &[f64]) -> io::Result<Option<Vec<Vec<f64>>>> {
         if self.rank > 0 {
             let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_be_bytes()).collect();

@@ -1,4 +1,4 @@
-//! Runs of Allgather beside Reduce-Scatter, on the fabric alone.
+//! Runs of concurrent Allgather and Reduce-Scatter, on the fabric alone.
 
 use emu_machine::fabric::Topology;
 use serde::Serialize;

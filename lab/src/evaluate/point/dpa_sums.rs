@@ -48,7 +48,7 @@ impl DpaSumsPoint {
             sparsity: Some(0.0),
             blocks_per_message: Some(width),
             shards: Some(shards),
-            // Spots that the cache has no room for are what is looked at.
+            // The runs examine slots for which the cache has no room.
             dpa_cache: Some(u64::MAX),
             ..SparseArgs::default()
         };

@@ -1,4 +1,4 @@
-//! Overhead of a link beside payload.
+//! Overhead of a link per payload.
 
 use crate::reference::Transport;
 

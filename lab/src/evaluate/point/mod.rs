@@ -1,4 +1,4 @@
-//! One run on an emulated machine of its own, and its row. Bytes are compared before a time is told.
+//! One run on an emulated machine of its own, and its row. Bytes are compared before a time is reported.
 
 mod concurrent;
 mod dpa_sums;
@@ -76,7 +76,7 @@ impl Point {
             .collect()
     }
 
-    /// How long it takes beside others, roughly: the longest are begun first.
+    /// How long it takes compared with others, roughly: the longest are begun first.
     #[must_use]
     pub fn weight(&self) -> u64 {
         match self {

@@ -196,7 +196,7 @@ impl SimPoint {
 
     fn row(&self, params: &SimParams, report: &Report) -> Result<Row, String> {
         let rates = rates(params, report);
-        let spread = Statistics::of(&rates).ok_or("no rank tells its time")?;
+        let spread = Statistics::of(&rates).ok_or("no rank reports its time")?;
         let operations = f64::from(report.iterations);
         let row = self
             .parameters(&report.model, &report.machine.topology)

@@ -40,7 +40,7 @@ pub enum Computed {
         /// Bytes of a chunk.
         chunk_bytes: u64,
     },
-    /// Least times of a sparse AllReduce through as many aggregators as workers, apart from them.
+    /// Least times of a sparse AllReduce through as many aggregators as workers, on hosts of their own.
     SparseBounds {
         /// Workers.
         workers: Vec<u32>,

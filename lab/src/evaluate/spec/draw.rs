@@ -37,7 +37,7 @@ pub struct Plot {
     /// Steps.
     #[serde(default)]
     pub y_scale: Scale,
-    /// Columns whose values tell series apart.
+    /// Columns whose values distinguish series.
     #[serde(default)]
     pub series: Vec<String>,
     /// Columns of a range around each point.
@@ -45,7 +45,7 @@ pub struct Plot {
     /// What rows must have.
     #[serde(default, rename = "where")]
     pub filter: toml::Table,
-    /// Bare bounds beside them.
+    /// Bare bounds that are drawn with them.
     #[serde(default)]
     pub bound: Vec<Bound>,
 }

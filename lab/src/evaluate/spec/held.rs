@@ -1,6 +1,6 @@
 //! Experiments that the program holds, and the fault scripts that they name.
 //!
-//! A report writes these scripts beside its page, so that the commands on the page name files that exist.
+//! A report writes these scripts next to its page, so that the commands on the page name files that exist.
 
 use std::path::Path;
 
@@ -45,7 +45,7 @@ const EXPERIMENTS: [(&str, &str); 23] = held![
 /// Paths and texts of the fault scripts.
 const SCRIPTS: [(&str, &str); 2] = held!["noise/bursts.toml", "noise/jitter.toml"];
 
-/// The experiments that the program holds, in their order. Their fault scripts are looked for in `folder`
+/// The experiments that the program holds, in their order. Their fault scripts are searched for in `folder`
 /// ([`write_scripts`]).
 ///
 /// # Errors
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_are_written_where_runs_look_for_them() {
+    fn scripts_are_written_where_runs_search_for_them() {
         let folder = tempfile::tempdir().unwrap();
         let all = held(folder.path(), true).unwrap();
         let none = choose(all.clone(), &["models".to_owned()]).unwrap();

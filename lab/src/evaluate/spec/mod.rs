@@ -45,7 +45,7 @@ pub struct Experiment {
     /// Runs of collectives.
     #[serde(default)]
     pub sim: Vec<SimSweep>,
-    /// Runs of Allgather beside Reduce-Scatter.
+    /// Runs of concurrent Allgather and Reduce-Scatter.
     #[serde(default)]
     pub concurrent: Vec<ConcurrentSweep>,
     /// Runs of many sources with blocks for one host.
@@ -69,7 +69,7 @@ pub struct Experiment {
     /// Columns that should grow linearly.
     #[serde(default)]
     pub linear: Vec<Linear>,
-    /// Times beside the fastest ones.
+    /// Times compared with the fastest ones.
     #[serde(default)]
     pub fastest: Vec<Fastest>,
     /// Closed forms.

@@ -47,7 +47,7 @@ fn read(path: &Path, reduced: bool) -> Result<Experiment, EvaluateError> {
     of_text(&text, path, reduced)
 }
 
-/// The experiment of the file `path` with this text. What it names lies beside it.
+/// The experiment of the file `path` with this text. The files it names are next to it.
 pub(super) fn of_text(text: &str, path: &Path, reduced: bool) -> Result<Experiment, EvaluateError> {
     let wrong = |reason: String| EvaluateError::Format { what: "experiment", path: path.to_owned(), reason };
     let mut experiment = parse(text, reduced).map_err(wrong)?;

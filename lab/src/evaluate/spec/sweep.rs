@@ -168,7 +168,7 @@ pub struct SimSweep {
     pub iterations: u32,
 }
 
-/// Allgather and Reduce-Scatter at the same time on the emulated fabric alone: two rings beside multicast and sums in
+/// Allgather and Reduce-Scatter at the same time on the emulated fabric alone: two rings, and multicast with sums in
 /// the network.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -188,8 +188,8 @@ const fn chunk() -> u64 {
     4096
 }
 
-/// An algorithm beside the fastest of others for the same run, which may run with several parameters: columns `fastest`
-/// and `over_fastest` of its rows, or those of a family, such as `fastest_tree` and `over_fastest_tree`.
+/// An algorithm compared with the fastest of others for the same run, which may run with several parameters: columns
+/// `fastest` and `over_fastest` of its rows, or those of a family, such as `fastest_tree` and `over_fastest_tree`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fastest {
@@ -216,7 +216,7 @@ pub struct Spread {
     pub by: Vec<String>,
 }
 
-/// Blocks for one host, written by all sources at once or read a few at a time, with a flow beside them, on the
+/// Blocks for one host, written by all sources at once or read a few at a time, with a concurrent flow, on the
 /// emulated fabric alone.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]

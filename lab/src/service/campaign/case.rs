@@ -96,7 +96,7 @@ pub enum Garbage {
     Noise,
     /// An announcement, as service processes make them, twice.
     Announcement,
-    /// A block copied that nobody has told it of, for a collective that nobody has called.
+    /// A copied block that nobody has announced to it, for a collective that nobody has called.
     UnknownOperation,
     /// A task object whose lengths overflow.
     Overflow,

@@ -131,11 +131,11 @@ impl Field {
         let idle = AgentLook { processes: others, queue_pairs: others, ..AgentLook::default() };
         for (number, agent) in self.agents.iter().enumerate() {
             let Some(agent) = agent else { continue };
-            let (look, staging_bytes) = (agent.look(), agent.staging_bytes());
-            if look != idle || staging_bytes > 0 {
+            let (state, staging_bytes) = (agent.look(), agent.staging_bytes());
+            if state != idle || staging_bytes > 0 {
                 return Some(format!(
-                    "service process {number} still has {look:?} and {staging_bytes} bytes of staging memory, expected \
-                     {idle:?} and none"
+                    "service process {number} still has {state:?} and {staging_bytes} bytes of staging memory, \
+                     expected {idle:?} and none"
                 ));
             }
         }

@@ -25,7 +25,7 @@ pub(super) enum Outcome {
     Right,
     /// With others.
     Wrong,
-    /// It has failed, as told.
+    /// It has failed, as reported.
     Failed(Failure),
     /// All staged collectives of its communicator have.
     StagedFailed(StagedFailure),
@@ -177,7 +177,7 @@ impl CaseCall {
 }
 
 impl Job {
-    /// Starts programs, and tells of their communicators, numbered from `first`.
+    /// Starts programs, and announces their communicators, numbered from `first`.
     pub(super) fn new(
         field: &mut Field,
         case: &Case,
@@ -321,7 +321,7 @@ impl Job {
         Ok(all)
     }
 
-    /// Lets programs take what they are told, and copy blocks between ranks of a host; whether there was anything.
+    /// Lets programs handle their messages, and copy blocks between ranks of a host; whether there was anything.
     pub(super) fn programs_go_on(&mut self, now_ps: u64) -> Result<bool, ServiceError> {
         let mut any = false;
         for program in 0..self.programs.len() {
@@ -367,7 +367,7 @@ impl Job {
         own.region(into).write(at, &bytes)?;
         match own.copied(copy) {
             Err(Error::Gone) => Ok(()),
-            told => Ok(told?),
+            sent => Ok(sent?),
         }
     }
 
@@ -416,8 +416,8 @@ impl Job {
         Ok(true)
     }
 
-    /// Looks whether a rank's calls have ended; whether any has now.
-    pub(super) fn look(&mut self, at: (usize, usize), now_ps: u64) -> Result<bool, ServiceError> {
+    /// Polls whether a rank's calls have ended; whether any has now.
+    pub(super) fn poll(&mut self, at: (usize, usize), now_ps: u64) -> Result<bool, ServiceError> {
         let rank = at.1 as u32;
         for number in 0..self.groups[at.0].plan.calls.len() {
             let group = &self.groups[at.0];
@@ -435,7 +435,7 @@ impl Job {
                     let Some(client) = self.programs[program].clients.get(&process) else { continue };
                     let owner = client.segment_owner(group.number, rank)? as usize;
                     let other = &group.members[owner];
-                    // Taken out so that the segment of another program can be looked at beside it.
+                    // Taken out so that the segment of another program can be read as well.
                     let Some(mut client) = self.programs[program].clients.remove(&process) else { continue };
                     let segment = if owner == at.1 {
                         None

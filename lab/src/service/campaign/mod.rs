@@ -26,8 +26,8 @@ use trouble::Troubles;
 /// Longest virtual time from the first call, or the trouble, to the end of the last one, in picoseconds: four seconds.
 /// A card gives up an acknowledgement after half a second, and several collectives may wait for some that are lost.
 pub const BOUND_PS: u64 = 4_000_000_000_000;
-/// Looks of the processes between two of the programs.
-const PROGRAM_LOOKS: u32 = 16;
+/// Polls of the processes between two of the programs.
+const PROGRAM_POLLS: u32 = 16;
 
 /// What is wrong with a case.
 #[derive(Debug, Error)]
@@ -110,7 +110,7 @@ fn run_job(field: &mut Field, case: &Case, first: (u64, u32)) -> Result<Outcomes
                 if job.groups[group].members[rank].refused.is_some() {
                     continue;
                 }
-                *any |= job.look((group, rank), now_ps)?;
+                *any |= job.poll((group, rank), now_ps)?;
                 let pause_ps = if case.skew_ps > 0 { random.random_range(0..=case.skew_ps) } else { 0 };
                 *any |= job.call_next((group, rank), now_ps, pause_ps)?;
             }
@@ -137,12 +137,12 @@ fn drive(
     mut is_over: impl FnMut(&mut Field, &mut Job, &mut bool) -> Result<bool, ServiceError>,
 ) -> Result<(), Wrong> {
     let since_ps = field.now_ps();
-    let mut looks = 0u32;
+    let mut polls = 0u32;
     loop {
         let any = field.go_on()?;
-        looks += 1;
-        // Programs look at once where the processes have nothing to do.
-        if any && !looks.is_multiple_of(PROGRAM_LOOKS) {
+        polls += 1;
+        // Programs poll at once where the processes have nothing to do.
+        if any && !polls.is_multiple_of(PROGRAM_POLLS) {
             continue;
         }
         let now_ps = field.now_ps();

@@ -27,13 +27,14 @@ pub(super) struct Troubles {
     trouble: Option<Trouble>,
     due_ps: u64,
     notices: Vec<(u64, Notice)>,
-    /// Program that has said what it must not, its service process, and what that one had heard before.
+    /// Program that has said what it must not, its service process, and the number of wrong messages that it had
+    /// counted before.
     faulty: Option<(usize, usize, u64)>,
     over_ps: u64,
 }
 
-/// Until then a service process has heard what a program says, also where it is lost on the way.
-const HEARD_PS: u64 = 1_000_000_000;
+/// Until then a service process has received what a program sends, also where it is lost on the way.
+const RECEIVED_PS: u64 = 1_000_000_000;
 
 impl Troubles {
     pub(super) const fn new(case: &Case, due_ps: u64) -> Self {
@@ -137,7 +138,7 @@ impl Troubles {
                 let group = job.groups.iter().position(|group| group.plan.members.contains(&program));
                 let context = ContextId { group: group.map_or(99, |group| job.number(group)), collective: 3 };
                 let program = program as usize;
-                self.over_ps = now_ps + HEARD_PS;
+                self.over_ps = now_ps + RECEIVED_PS;
                 if let Some((process, client)) = job.programs[program].clients.iter_mut().next() {
                     let before = field.agents[*process].as_ref().map_or(0, |agent| agent.counts().wrong);
                     self.faulty = Some((program, *process, before));

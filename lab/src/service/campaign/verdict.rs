@@ -31,7 +31,7 @@ fn may_fail(case: &Case, at: usize, group: &Communicator, (failed_rank, kind): (
             group == at
                 && match kind {
                     "other lengths" => failed_rank == FailedParty::Rank(rank),
-                    // Who is the odd one out cannot be told by two.
+                    // Of two ranks, it is not known which one is the odd one out.
                     "another collective" | "another call" => matches!(failed_rank, FailedParty::Rank(_)),
                     _ => false,
                 }

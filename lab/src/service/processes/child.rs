@@ -15,24 +15,24 @@ use nix::unistd::Pid;
 use super::ProcessError;
 use super::words::{Answer, Order};
 
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(5);
+/// Between two polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Lines of a log that an error shows.
 const LOG_LINES: usize = 5;
 
 /// Waits until something is so.
 ///
 /// # Errors
-/// [`ProcessError::Late`], [`ProcessError::Interrupted`], or what `look` says.
+/// [`ProcessError::Late`], [`ProcessError::Interrupted`], or what `poll` says.
 pub(super) fn until<T>(
     what: &str,
     bound: Duration,
     stop: &AtomicBool,
-    mut look: impl FnMut() -> Result<Option<T>, ProcessError>,
+    mut poll: impl FnMut() -> Result<Option<T>, ProcessError>,
 ) -> Result<T, ProcessError> {
     let begun = Instant::now();
     loop {
-        if let Some(found) = look()? {
+        if let Some(found) = poll()? {
             return Ok(found);
         }
         if stop.load(Ordering::Relaxed) {
@@ -41,7 +41,7 @@ pub(super) fn until<T>(
         if begun.elapsed() > bound {
             return Err(ProcessError::Late { what: what.to_owned(), waited_s: bound.as_secs() });
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -121,17 +121,17 @@ impl RankProcess {
         Ok(Self { process, input, answers })
     }
 
-    pub(super) fn tell(&mut self, order: &Order) -> Result<(), ProcessError> {
+    pub(super) fn send(&mut self, order: &Order) -> Result<(), ProcessError> {
         let line = serde_json::to_string(order).unwrap_or_default();
-        let told = self.input.as_mut().map(|input| writeln!(input, "{line}").and_then(|()| input.flush()));
-        if matches!(told, Some(Ok(()))) { Ok(()) } else { Err(self.process.lost()) }
+        let sent = self.input.as_mut().map(|input| writeln!(input, "{line}").and_then(|()| input.flush()));
+        if matches!(sent, Some(Ok(()))) { Ok(()) } else { Err(self.process.lost()) }
     }
 
     /// The answer to an order.
     pub(super) fn answer(&mut self, bound: Duration, stop: &AtomicBool) -> Result<Answer, ProcessError> {
         let Self { process, answers, .. } = self;
         let name = process.name.clone();
-        let line = until(&format!("an answer of {name}"), bound, stop, || match answers.recv_timeout(LOOK) {
+        let line = until(&format!("an answer of {name}"), bound, stop, || match answers.recv_timeout(POLL_INTERVAL) {
             Ok(line) => Ok(Some(line)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(process.lost()),

@@ -129,7 +129,7 @@ impl Hosts {
         }
     }
 
-    /// What a rank of a host is told of its card.
+    /// What a rank of a host is given to use its card.
     pub(super) fn attach(&self, host: u32) -> Result<String, ProcessError> {
         let attach = AttachTable { socket: self.path(host, "card"), timeout_ms: None };
         text_of(&Machine { attach: Some(attach), ..Machine::default() })

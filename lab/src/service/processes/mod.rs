@@ -2,7 +2,7 @@
 //! they share over sockets.
 //!
 //! Each host is a daemon whose process has the host's card, and the ranks that use it. What is killed here is killed by
-//! SIGKILL, and what the others are told is looked at.
+//! SIGKILL, and what is reported to the others is checked.
 
 mod child;
 mod hosts;
@@ -26,7 +26,7 @@ pub use words::{Kind, now_ns};
 use super::world::ServiceOp;
 use child::{RankProcess, until};
 use hosts::Hosts;
-use words::{Answer, Computed, Order, Start, Told};
+use words::{Answer, Computed, Ending, Order, Start};
 
 /// Hidden command of `flexcast service` that is a daemon of the demonstration.
 pub const DAEMON_COMMAND: &str = "demo-daemon";
@@ -51,7 +51,7 @@ const UNDER_WAY: [ServiceOp; 2] = [ServiceOp::Alltoallv, ServiceOp::Allgather];
 const TURNS: u32 = 2;
 /// How long a rank is stopped: less than four heartbeats of a second each.
 const STOPPED: Duration = Duration::from_millis(1500);
-/// Between two looks at what daemons have done, which are told at most some ten milliseconds late.
+/// Between two readings of what daemons have done, which they report at most some ten milliseconds late.
 const SETTLES: Duration = Duration::from_millis(50);
 /// Longest that a rank waits for anything.
 const RANK_BOUND: Duration = Duration::from_secs(20);
@@ -121,7 +121,7 @@ pub struct Programs {
     pub libraries: Option<PathBuf>,
 }
 
-/// Why the demonstration has not come to its end. What ranks were told wrongly is in the report, and no error.
+/// Why the demonstration has not come to its end. What was reported wrongly to ranks is in the report, and no error.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcessError {
@@ -186,7 +186,7 @@ impl ProcessError {
     }
 }
 
-/// Runs the demonstration; `show` is told of each step. All processes have ended when this returns.
+/// Runs the demonstration; `show` is called for each step. All processes have ended when this returns.
 ///
 /// # Errors
 /// [`ProcessError`].
@@ -259,7 +259,7 @@ impl<'d> Demo<'d> {
             command.args(["service", RANK_COMMAND, "--parent", &std::process::id().to_string()]);
             command.env("FLEXCAST_MACHINE", self.hosts.attach(host)?);
             let mut process = RankProcess::start(&format!("rank {rank} of job {number}"), &self.folder, command)?;
-            process.tell(&Order::Start(Box::new(Start {
+            process.send(&Order::Start(Box::new(Start {
                 libraries: self.programs.libraries.clone(),
                 device: "mlx5_0".to_owned(),
                 secret: self.hosts.secret(),
@@ -282,7 +282,7 @@ impl<'d> Demo<'d> {
             }
         }
         let peers: Vec<u32> = running.ranks.iter().map(|rank| rank.process.id()).collect();
-        running.tell(&running.all(), &Order::Peers(peers))?;
+        running.carry_out(&running.all(), &Order::Peers(peers))?;
         Ok(running)
     }
 }
@@ -316,11 +316,11 @@ impl Running<'_, '_> {
     }
 
     fn begin(&mut self, ranks: &[u32], order: &Order) -> Result<(), ProcessError> {
-        ranks.iter().try_for_each(|rank| self.ranks[*rank as usize].tell(order))
+        ranks.iter().try_for_each(|rank| self.ranks[*rank as usize].send(order))
     }
 
     /// An order that all do before this returns.
-    fn tell(&mut self, ranks: &[u32], order: &Order) -> Result<(), ProcessError> {
+    fn carry_out(&mut self, ranks: &[u32], order: &Order) -> Result<(), ProcessError> {
         self.begin(ranks, order)?;
         for rank in ranks {
             match self.answer(*rank)? {
@@ -332,7 +332,7 @@ impl Running<'_, '_> {
     }
 
     fn post(&mut self, ranks: &[u32], ops: &[ServiceOp]) -> Result<(), ProcessError> {
-        self.tell(ranks, &Order::Post { ops: ops.to_vec(), turn: self.turn })
+        self.carry_out(ranks, &Order::Post { ops: ops.to_vec(), turn: self.turn })
     }
 
     fn computed(&mut self, ranks: &[u32]) -> Result<Vec<Computed>, ProcessError> {
@@ -397,15 +397,15 @@ impl Running<'_, '_> {
         })
     }
 
-    /// Calls on all ranks but `late`, so that nothing can end, and kills somebody. Asks all others that live what they
-    /// were told; then `late` calls as well, and is asked.
+    /// Calls on all ranks but `late`, so that nothing can end, and kills somebody. Asks all others that live what was
+    /// reported to them; then `late` calls as well, and is asked.
     fn kill(
         &mut self,
         late: u32,
         what: String,
         dead: &[u32],
         kill: impl FnOnce(&mut Self) -> Result<(), ProcessError>,
-        judge: impl Fn(u32, &Told) -> bool,
+        judge: impl Fn(u32, &Ending) -> bool,
     ) -> Result<Death, ProcessError> {
         self.turn += 1;
         self.post(&self.but(&[late]), &UNDER_WAY)?;
@@ -413,30 +413,30 @@ impl Running<'_, '_> {
         let killed_ns = now_ns();
         kill(self)?;
         let waiting = self.but(&[&[late], dead].concat());
-        let mut told = self.told(&waiting)?;
+        let mut endings = self.endings(&waiting)?;
         self.post(&[late], &UNDER_WAY)?;
-        told.splice(0..0, self.told(&[late])?);
+        endings.splice(0..0, self.endings(&[late])?);
         let host = |rank: u32| rank / self.demo.spec.ranks_per_host;
-        let notice = |(rank, told): (u32, Told)| {
-            let is_right = judge(rank, &told);
+        let notice = |(rank, ending): (u32, Ending)| {
+            let is_right = judge(rank, &ending);
             let since_ns = if rank == late { None } else { Some(killed_ns) };
-            Notice::new(rank, host(rank), told, since_ns, is_right)
+            Notice::new(rank, host(rank), ending, since_ns, is_right)
         };
-        Ok(Death { killed: what, notices: told.into_iter().map(notice).collect() })
+        Ok(Death { killed: what, notices: endings.into_iter().map(notice).collect() })
     }
 
-    /// Waits until what can be read has been read: then it is a lost connection that tells of a death, and not a Read
+    /// Waits until what can be read has been read: then it is a lost connection that reports a death, and not a Read
     /// that was under way.
     fn settle(&mut self) -> Result<(), ProcessError> {
         let (spec, stop, hosts) = (self.demo.spec, self.demo.stop, &self.demo.hosts);
         let reads = || -> Result<Vec<[u64; 5]>, ProcessError> {
-            let of = |look: &flexcast_service::ProcessLook| {
-                let (now, counts) = (look.now, look.counts);
+            let of = |process: &flexcast_service::ProcessLook| {
+                let (now, counts) = (process.now, process.counts);
                 [now.collectives, now.active_reads, now.waiting_reads, counts.reads, counts.rank_messages]
             };
-            let looks =
+            let statuses =
                 (0..spec.hosts).map(|host| Ok(hosts.status(host)?.processes.iter().map(of).collect::<Vec<_>>()));
-            Ok(looks.collect::<Result<Vec<_>, ProcessError>>()?.concat())
+            Ok(statuses.collect::<Result<Vec<_>, ProcessError>>()?.concat())
         };
         let mut before = Vec::new();
         until("the end of all Reads that can begin", BOUND, stop, || {
@@ -448,13 +448,13 @@ impl Running<'_, '_> {
         })
     }
 
-    /// What ranks are told of all that they have called.
-    fn told(&mut self, ranks: &[u32]) -> Result<Vec<(u32, Told)>, ProcessError> {
+    /// What is reported to ranks of all that they have called.
+    fn endings(&mut self, ranks: &[u32]) -> Result<Vec<(u32, Ending)>, ProcessError> {
         self.begin(ranks, &Order::Watch)?;
         let mut all = Vec::new();
         for rank in ranks {
             match self.answer(*rank)? {
-                Answer::Told(told) => all.extend(told.into_iter().map(|told| (*rank, told))),
+                Answer::Ended(endings) => all.extend(endings.into_iter().map(|ending| (*rank, ending))),
                 other => return Err(self.strange(*rank, &other)),
             }
         }
@@ -471,7 +471,8 @@ impl Running<'_, '_> {
             until("the end of a rank that was killed", BOUND, stop, || Ok(process.is_over().then_some(())))
         };
         // Its memory may be missed before its connection is.
-        let judge = |_, told: &Told| matches!(told.kind, Kind::Died | Kind::Failed) && told.rank == Some(victim);
+        let judge =
+            |_, ending: &Ending| matches!(ending.kind, Kind::Died | Kind::Failed) && ending.rank == Some(victim);
         self.kill(0, format!("rank {victim}"), &[victim], kill, judge)
     }
 
@@ -484,18 +485,18 @@ impl Running<'_, '_> {
             // Its end is waited for as it is dropped.
         };
         let processes = host * spec.processes_per_host()..(host + 1) * spec.processes_per_host();
-        let judge = |rank: u32, told: &Told| {
+        let judge = |rank: u32, ending: &Ending| {
             if rank / spec.ranks_per_host == host {
-                told.kind == Kind::Gone && told.session.as_deref() == Some("died")
+                ending.kind == Kind::Gone && ending.session.as_deref() == Some("died")
             } else {
-                told.kind == Kind::Died && told.process.is_some_and(|process| processes.contains(&process))
+                ending.kind == Kind::Died && ending.process.is_some_and(|process| processes.contains(&process))
             }
         };
         self.kill(0, format!("the daemon of host {host}"), &[], kill, judge)
     }
 
     fn leave(&mut self) -> Result<(), ProcessError> {
-        self.tell(&self.all(), &Order::Leave)
+        self.carry_out(&self.all(), &Order::Leave)
     }
 
     /// The ranks end; those that are dead already are taken leave of.

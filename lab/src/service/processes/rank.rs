@@ -14,14 +14,14 @@ use thiserror::Error;
 
 use super::super::ServiceError;
 use super::super::world::{Load, ServiceOp, blocks, content, memory, places};
-use super::words::{Answer, Computed, Kind, Order, Start, Told, now_ns};
+use super::words::{Answer, Computed, Ending, Kind, Order, Start, now_ns};
 
 /// Root of the Broadcasts.
 const ROOT: u32 = 0;
-/// Computing between two looks at a flag.
+/// Computing between two polls of a flag.
 const SLICE: Duration = Duration::from_micros(50);
-/// Between two looks of a rank that waits.
-const LOOK: Duration = Duration::from_micros(100);
+/// Between two polls of a rank that waits.
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 /// Why a rank cannot go on.
 #[derive(Debug, Error)]
@@ -57,7 +57,7 @@ struct Posted {
     turn: u32,
     at: Instant,
     /// None: the call itself has failed.
-    call: Result<Call, Told>,
+    call: Result<Call, Ending>,
 }
 
 struct Rank {
@@ -104,7 +104,7 @@ fn obey(rank: &mut Option<Rank>, order: Order) -> Result<Answer, RankError> {
             }
         }
         Order::Compute => return rank.compute().map(Answer::Computed),
-        Order::Watch => return rank.watch().map(Answer::Told),
+        Order::Watch => return rank.watch().map(Answer::Ended),
         Order::Leave => rank.leave()?,
     }
     Ok(Answer::Done)
@@ -202,7 +202,7 @@ impl Rank {
             match read {
                 Ok(count) if count > 0 => done += count,
                 Ok(_) => return Ok(()),
-                // It has died: its service process tells so.
+                // It has died: its service process reports it.
                 Err(nix::errno::Errno::ESRCH) => return Ok(()),
                 Err(source) => return Err(RankError::Copy { holder: copy.holder, pid, source }),
             }
@@ -211,7 +211,7 @@ impl Rank {
         client.region(self.alias[1]).write(place, &bytes)?;
         match client.copied(copy) {
             Err(Error::Gone) => Ok(()),
-            told => Ok(told?),
+            sent => Ok(sent?),
         }
     }
 
@@ -226,7 +226,7 @@ impl Rank {
             if begun.elapsed() > self.bound() {
                 return Err(RankError::Late { what, waited_ms: self.start.bound_ms });
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -258,12 +258,12 @@ impl Rank {
     }
 
     fn post(&mut self, op: ServiceOp, turn: u32) -> Result<(), RankError> {
-        // What has happened to its service process meanwhile is heard; if it is gone the call says so.
+        // Messages of its service process are handled; if it is gone the call says so.
         _ = self.progress();
         let at = Instant::now();
         let call = match self.call(op, turn) {
             Ok(call) => Ok(call),
-            Err(error) => Err(self.told(op, &error)),
+            Err(error) => Err(self.failed(op, &error)),
         };
         self.posted.push(Posted { op, turn, at, call });
         Ok(())
@@ -302,7 +302,7 @@ impl Rank {
     fn compute(&mut self) -> Result<Vec<Computed>, RankError> {
         let (mut ended, mut seed) = (Vec::new(), 1);
         for Posted { op, turn, at, call } in std::mem::take(&mut self.posted) {
-            let call = call.map_err(|told| RankError::Order(told.text))?;
+            let call = call.map_err(|ending| RankError::Order(ending.text))?;
             let (mut computed, begun, calls) = (Duration::ZERO, Instant::now(), self.progress_calls);
             loop {
                 let client = self.session.client();
@@ -314,13 +314,13 @@ impl Rank {
                     break;
                 }
                 computed += compute(&mut seed);
-                // Ranks of a host that share no memory copy blocks of an Allgatherv from each other, as it is told. All
+                // Ranks of a host that share no memory copy blocks of an Allgatherv from each other on request. All
                 // else needs nobody.
                 if op == ServiceOp::Allgatherv && self.start.ranks_per_host > 1 {
                     self.progress()?;
                 }
                 if begun.elapsed() > self.bound() {
-                    // What has been told says why.
+                    // The messages that have come say why.
                     self.progress()?;
                     self.end(call)?;
                     return Err(RankError::Late { what: "a flag", waited_ms: self.start.bound_ms });
@@ -348,7 +348,7 @@ impl Rank {
     }
 
     /// Waits until all that was called has ended, whatever the end.
-    fn watch(&mut self) -> Result<Vec<Told>, RankError> {
+    fn watch(&mut self) -> Result<Vec<Ending>, RankError> {
         let (begun, mut ends) = (Instant::now(), Vec::new());
         let mut open = std::mem::take(&mut self.posted);
         while !open.is_empty() {
@@ -356,34 +356,34 @@ impl Rank {
             let mut left = Vec::new();
             for posted in open {
                 let end = match &posted.call {
-                    Err(told) => Some(told.clone()),
+                    Err(ending) => Some(ending.clone()),
                     Ok(call) => match (self.end(*call), &progress) {
                         (Ok(true), _) => Some(self.ended(posted.op, Kind::Well, "ended well".to_owned())),
                         (Ok(false), Ok(())) => None,
-                        (Err(error), _) => Some(self.told(posted.op, &error)),
-                        (Ok(false), Err(error)) => Some(self.told(posted.op, error)),
+                        (Err(error), _) => Some(self.failed(posted.op, &error)),
+                        (Ok(false), Err(error)) => Some(self.failed(posted.op, error)),
                     },
                 };
                 match end {
-                    Some(told) => ends.push(told),
+                    Some(ending) => ends.push(ending),
                     None if begun.elapsed() > self.bound() => {
-                        ends.push(self.ended(posted.op, Kind::Nothing, "nothing was told".to_owned()));
+                        ends.push(self.ended(posted.op, Kind::Nothing, "nothing was reported".to_owned()));
                     }
                     None => left.push(posted),
                 }
             }
             open = left;
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(ends)
     }
 
-    fn ended(&self, op: ServiceOp, kind: Kind, text: String) -> Told {
+    fn ended(&self, op: ServiceOp, kind: Kind, text: String) -> Ending {
         let session = self.session.end().map(|end| format!("{end:?}").to_lowercase());
-        Told { op, kind, rank: None, process: None, text, session, seen_ns: now_ns() }
+        Ending { op, kind, rank: None, process: None, text, session, seen_ns: now_ns() }
     }
 
-    fn told(&self, op: ServiceOp, error: &RankError) -> Told {
+    fn failed(&self, op: ServiceOp, error: &RankError) -> Ending {
         let failed_rank = match error {
             RankError::Service(Error::Failed(failure)) => Some((failure.failed_rank, failure.cause == Cause::Died)),
             RankError::Service(Error::StagedFailed(failure)) => {
@@ -399,13 +399,13 @@ impl Rank {
             (_, RankError::Card(_) | RankError::Service(Error::Card(_))) => Kind::Card,
             _ => Kind::Other,
         };
-        let mut told = self.ended(op, kind, error.to_string());
+        let mut ending = self.ended(op, kind, error.to_string());
         match failed_rank {
-            Some((FailedParty::Rank(rank), _)) => told.rank = Some(rank),
-            Some((FailedParty::Process(process), _)) => told.process = Some(process),
+            Some((FailedParty::Rank(rank), _)) => ending.rank = Some(rank),
+            Some((FailedParty::Process(process), _)) => ending.process = Some(process),
             None => {}
         }
-        told
+        ending
     }
 
     fn leave(&mut self) -> Result<(), RankError> {

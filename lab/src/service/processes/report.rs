@@ -1,4 +1,4 @@
-//! Report of the demonstration: jobs, deaths, and what each rank was told.
+//! Report of the demonstration: jobs, deaths, and what was reported to each rank.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 
 use super::super::world::ServiceOp;
-use super::words::{Computed, Kind, Told};
+use super::words::{Computed, Ending, Kind};
 
 pub(super) fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
@@ -34,7 +34,7 @@ pub struct ProcessReport {
     pub jobs: Vec<Job>,
     /// The rank that was stopped for a while.
     pub held_up: HeldUp,
-    /// Who was killed, and what others were told: a rank, then a daemon.
+    /// Who was killed, and what was reported to the others: a rank, then a daemon.
     pub deaths: Vec<Death>,
 }
 
@@ -86,11 +86,11 @@ pub struct HeldUp {
 pub struct Death {
     /// Who.
     pub killed: String,
-    /// What each other rank was told.
+    /// What was reported to each other rank.
     pub notices: Vec<Notice>,
 }
 
-/// What a rank was told of a collective.
+/// What was reported to a rank of a collective.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Notice {
     /// The rank.
@@ -99,7 +99,7 @@ pub struct Notice {
     pub host: u32,
     /// The collective.
     pub op: ServiceOp,
-    /// What kind of end it is told of.
+    /// What kind of end is reported to it.
     pub kind: Kind,
     /// The rank that is named.
     pub names_rank: Option<u32>,
@@ -111,13 +111,13 @@ pub struct Notice {
     pub session: Option<String>,
     /// From the SIGKILL until the rank had the error, in milliseconds; none of the rank that has called afterwards.
     pub after_ms: Option<f64>,
-    /// Whether it is what it should have been told.
+    /// Whether it is what should have been reported.
     pub is_right: bool,
 }
 
 impl Notice {
-    pub(super) fn new(rank: u32, host: u32, told: Told, killed_ns: Option<u64>, is_right: bool) -> Self {
-        let Told { op, kind, rank: names_rank, process: names_process, text, session, seen_ns } = told;
+    pub(super) fn new(rank: u32, host: u32, ending: Ending, killed_ns: Option<u64>, is_right: bool) -> Self {
+        let Ending { op, kind, rank: names_rank, process: names_process, text, session, seen_ns } = ending;
         let after_ms = killed_ns.map(|killed_ns| seen_ns.saturating_sub(killed_ns) as f64 / 1e6);
         Self { rank, host, op, kind, names_rank, names_process, text, session, after_ms, is_right }
     }
@@ -160,7 +160,7 @@ impl Job {
 }
 
 impl ProcessReport {
-    /// Whether every byte was right, and everybody was told what should have been told.
+    /// Whether every byte was right, and what should have been reported was reported to everybody.
     #[must_use]
     pub fn is_right(&self) -> bool {
         let jobs = self.jobs.iter().flat_map(|job| &job.collectives).all(|one| one.right == one.calls);
@@ -216,7 +216,7 @@ impl fmt::Display for ProcessReport {
             held_up.others_ended_ms,
             if held_up.is_right { "nobody counts as dead, every byte on every rank" } else { "WRONG BYTES" }
         )?;
-        let mut notices = table(&["killed", "rank", "collective", "after, ms", "what the rank was told"], 3..4);
+        let mut notices = table(&["killed", "rank", "collective", "after, ms", "reported to the rank"], 3..4);
         for (death, notice) in
             self.deaths.iter().flat_map(|death| death.notices.iter().map(move |notice| (death, notice)))
         {

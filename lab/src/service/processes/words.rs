@@ -49,7 +49,7 @@ pub(super) enum Order {
         /// Makes the bytes differ.
         turn: u32,
     },
-    /// Compute until all that was called has its flag, and look at every byte.
+    /// Compute until all that was called has its flag, and check every byte.
     Compute,
     /// Wait until all that was called has ended, well or not.
     Watch,
@@ -72,7 +72,7 @@ pub(super) enum Answer {
     /// Collectives that have ended well.
     Computed(Vec<Computed>),
     /// How collectives have ended.
-    Told(Vec<Told>),
+    Ended(Vec<Ending>),
     /// It cannot go on.
     Failed(String),
 }
@@ -88,13 +88,13 @@ pub(super) struct Computed {
     pub(super) flag_us: u64,
     /// Of that, what the rank has computed, in microseconds.
     pub(super) computed_us: u64,
-    /// Calls of the library between the call and the flag, other than looks at the flag in memory.
+    /// Calls of the library between the call and the flag, other than polls of the flag in memory.
     pub(super) calls: u64,
 }
 
-/// What a rank was told of a collective.
+/// What was reported to a rank of a collective.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Told {
+pub(super) struct Ending {
     /// The collective.
     pub(super) op: ServiceOp,
     /// What kind of end.
@@ -129,7 +129,7 @@ pub enum Kind {
     Card,
     /// Something else is wrong.
     Other,
-    /// It was not told of within the bound.
+    /// It was not reported within the bound.
     Nothing,
 }
 

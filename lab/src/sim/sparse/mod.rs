@@ -1,4 +1,4 @@
-//! Sparse AllReduce on emulated cards: workers, and aggregators beside them or apart on cards of their own.
+//! Sparse AllReduce on emulated cards: workers, and aggregators on the same cards or on cards of their own.
 
 mod options;
 mod report;

@@ -75,7 +75,7 @@ pub enum Aggregators {
     /// The DPA of every worker's card.
     Dpa,
     /// Those with cards of their own, in order.
-    Apart(Vec<AggregatorKind>),
+    Separate(Vec<AggregatorKind>),
 }
 
 /// The same as an option has it.
@@ -116,7 +116,7 @@ impl FromStr for AggregatorsText {
         if all.is_empty() {
             return Err(usage());
         }
-        Ok(Self { text: text.to_owned(), aggregators: Aggregators::Apart(all) })
+        Ok(Self { text: text.to_owned(), aggregators: Aggregators::Separate(all) })
     }
 }
 
@@ -241,17 +241,17 @@ impl SparseArgs {
 impl SparseSim {
     /// Aggregators with cards of their own.
     #[must_use]
-    pub fn apart(&self) -> &[AggregatorKind] {
+    pub fn separate(&self) -> &[AggregatorKind] {
         match &self.aggregators {
             Aggregators::Ranks | Aggregators::Dpa => &[],
-            Aggregators::Apart(all) => all,
+            Aggregators::Separate(all) => all,
         }
     }
 
     /// Cards that it takes; a machine has two at least.
     #[must_use]
     pub fn cards(&self) -> usize {
-        (self.workers as usize + self.apart().len()).max(2)
+        (self.workers as usize + self.separate().len()).max(2)
     }
 
     /// The image that cards run, if they run firmware.
@@ -260,7 +260,7 @@ impl SparseSim {
         match self.aggregators {
             Aggregators::Ranks if self.datapath == DatapathKind::Dpa => Some("allgather"),
             Aggregators::Dpa => Some("sparse"),
-            Aggregators::Ranks | Aggregators::Apart(_) => None,
+            Aggregators::Ranks | Aggregators::Separate(_) => None,
         }
     }
 
@@ -273,7 +273,7 @@ impl SparseSim {
     pub(super) fn aggregator_count(&self) -> u32 {
         match &self.aggregators {
             Aggregators::Ranks | Aggregators::Dpa => self.workers,
-            Aggregators::Apart(all) => all.len() as u32,
+            Aggregators::Separate(all) => all.len() as u32,
         }
     }
 
@@ -297,7 +297,7 @@ mod tests {
         let expected = vec![AggregatorKind::Cpu, AggregatorKind::Cpu, AggregatorKind::Arm];
         assert_eq!(
             (mixed.aggregators.clone(), mixed.to_string()),
-            (Aggregators::Apart(expected), "cpu:2,arm:1".to_owned())
+            (Aggregators::Separate(expected), "cpu:2,arm:1".to_owned())
         );
         for (text, word) in [
             ("dpa:2", "give dpa alone"),
@@ -322,8 +322,8 @@ mod tests {
         assert!(text(default.clone(), DatapathKind::Dpa, 1001).contains("multiple of 4"));
         assert!(text(SparseArgs { processor_times: true, ..default.clone() }, DatapathKind::Dpa, 4).contains("cpu:N"));
         assert!(text(SparseArgs { shards: Some(2), ..default.clone() }, DatapathKind::Dpa, 4).contains("cpu:N"));
-        let apart = SparseArgs { aggregators: Some("cpu:1".parse().unwrap()), ..default.clone() };
-        assert!(text(apart, DatapathKind::Verbs, 4).contains("--aggregators ranks"));
+        let separate = SparseArgs { aggregators: Some("cpu:1".parse().unwrap()), ..default.clone() };
+        assert!(text(separate, DatapathKind::Verbs, 4).contains("--aggregators ranks"));
         let cache = SparseArgs { dpa_cache: Some(1), ..default.clone() };
         assert!(text(cache, DatapathKind::Dpa, 4).contains("--aggregators dpa"));
         let dpa = SparseArgs { aggregators: Some("dpa".parse().unwrap()), ..default.clone() };

@@ -78,7 +78,7 @@ pub struct SparseSimReport {
 impl SparseSimReport {
     pub(super) fn new(params: &SparseSim, model: String) -> Self {
         let workers = f64::from(params.workers);
-        let of = |kind| params.apart().iter().filter(|other| **other == kind).count() as u32;
+        let of = |kind| params.separate().iter().filter(|other| **other == kind).count() as u32;
         let all_if = |kind| if params.aggregators == kind { params.workers } else { 0 };
         let (own, dpa) = (all_if(Aggregators::Ranks), all_if(Aggregators::Dpa));
         Self {

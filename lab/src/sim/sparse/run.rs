@@ -65,7 +65,7 @@ fn count(report: &mut SparseSimReport, pattern: &Pattern, shards: impl Iterator<
 }
 
 /// Runs what `params` say on the calling thread's emulated machine, which `provider` reaches. `image`: only
-/// communicators of the DPA need one. `ended` is told after each operation.
+/// communicators of the DPA need one. `ended` is called after each operation.
 ///
 /// # Errors
 /// [`SimError`]: what has gone wrong with an operation, too. Wrong sums are part of the report.
@@ -82,8 +82,8 @@ pub fn run(
     let mut report = SparseSimReport::new(params, model);
     let mut group = match &params.aggregators {
         Aggregators::Ranks => Group::Ranks(Ranks::new(provider, image, params)?),
-        Aggregators::Dpa => Group::Apart(Apart::on_dpas(provider, image, params)?),
-        Aggregators::Apart(kinds) => Group::Apart(Apart::new(provider, params, kinds)?),
+        Aggregators::Dpa => Group::Separate(Separate::on_dpas(provider, image, params)?),
+        Aggregators::Separate(kinds) => Group::Separate(Separate::new(provider, params, kinds)?),
     };
     if params.bytes > 0 {
         let shards = group.shards(params)?;
@@ -106,15 +106,15 @@ pub fn run(
         report.messages_ok &= messages.iter().all(|messages| *messages == report.expected_messages);
         ended(turn + 1);
     }
-    if let Group::Apart(apart) = &group {
-        report.worker_memory_bytes = apart.workers.first().map(|worker| worker.statistics().block_memory_bytes);
+    if let Group::Separate(separate) = &group {
+        report.worker_memory_bytes = separate.workers.first().map(|worker| worker.statistics().block_memory_bytes);
         let on_dpa =
             |aggregator: &DpaAggregator| aggregator.parameters().aggregator_bytes() * u64::from(aggregator.shards());
-        report.aggregator_memory_bytes = apart
+        report.aggregator_memory_bytes = separate
             .aggregators
             .first()
             .map(|aggregator| aggregator.statistics().memory_bytes)
-            .or_else(|| apart.on_dpa.first().map(on_dpa));
+            .or_else(|| separate.on_dpa.first().map(on_dpa));
     }
     Ok(report)
 }
@@ -122,7 +122,7 @@ pub fn run(
 /// Whoever takes part.
 enum Group {
     Ranks(Ranks),
-    Apart(Apart),
+    Separate(Separate),
 }
 
 /// What came of an operation.
@@ -141,7 +141,7 @@ struct Ranks {
 }
 
 /// Workers, and aggregators with cards of their own or on the DPA of the workers' cards.
-struct Apart {
+struct Separate {
     settings: Settings,
     call: Call,
     workers: Vec<Worker>,
@@ -152,11 +152,11 @@ struct Apart {
 impl Group {
     fn shards(&self, params: &SparseSim) -> Result<Vec<Shard>, SimError> {
         let (settings, call) = match self {
-            Self::Apart(apart) => (apart.settings, apart.call),
+            Self::Separate(separate) => (separate.settings, separate.call),
             Self::Ranks(ranks) => {
                 let each = ranks.options.shards_of_each(params.bytes, params.workers);
                 let settings = SparseSim { shards_of_each: each, ..params.clone() }.settings().map_err(party(0))?;
-                (settings, Apart::call(params, each))
+                (settings, Separate::call(params, each))
             }
         };
         Ok(settings.shards(&call).map_err(party(0))?.iter().collect())
@@ -165,7 +165,7 @@ impl Group {
     fn operate(&mut self, provider: &Provider, contributions: &[Vec<u8>]) -> Result<Operated, SimError> {
         match self {
             Self::Ranks(ranks) => ranks.operate(provider, contributions),
-            Self::Apart(apart) => apart.operate(provider, contributions),
+            Self::Separate(separate) => separate.operate(provider, contributions),
         }
     }
 }
@@ -282,7 +282,7 @@ fn pending_workers(
     Ok((0..workers).map(worker).collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
 }
 
-impl Apart {
+impl Separate {
     const fn call(params: &SparseSim, shards_of_each: u32) -> Call {
         let order = if params.in_rank_order { Order::Rank } else { Order::Arrival };
         Call { bytes: params.bytes, shards_of_each, reduction: REDUCTION, order }
@@ -290,7 +290,7 @@ impl Apart {
 
     fn new(provider: &Provider, params: &SparseSim, kinds: &[AggregatorKind]) -> Result<Self, SimError> {
         let (settings, call) = Self::settings(params)?;
-        let (ours, told) = pending_workers(provider, settings, params.workers)?;
+        let (ours, announced) = pending_workers(provider, settings, params.workers)?;
         let (mut theirs, mut answers) = (Vec::new(), Vec::new());
         for (own, kind) in (0..).zip(kinds) {
             let card = params.workers + own;
@@ -308,7 +308,8 @@ impl Apart {
         }
         let connect = |(own, pending): (u32, sparse::PendingWorker)| pending.connect(&answers).map_err(party(own));
         let workers = (0..).zip(ours).map(connect).collect::<Result<_, _>>()?;
-        let connect = |(own, pending): (u32, sparse::PendingAggregator)| pending.connect(&told).map_err(party(own));
+        let connect =
+            |(own, pending): (u32, sparse::PendingAggregator)| pending.connect(&announced).map_err(party(own));
         let aggregators = (params.workers..).zip(theirs).map(connect).collect::<Result<_, _>>()?;
         Ok(Self { settings, call, workers, aggregators, on_dpa: Vec::new() })
     }
@@ -321,7 +322,7 @@ impl Apart {
         };
         let ImageFile { name, elf } = image.ok_or_else(missing)?;
         let (settings, call) = Self::settings(params)?;
-        let (ours, told) = pending_workers(provider, settings, params.workers)?;
+        let (ours, announced) = pending_workers(provider, settings, params.workers)?;
         let units = (1..=params.shards_of_each).collect();
         let default = AggregatorOptions::default();
         let cache_bytes = params.dpa_cache.unwrap_or(default.cache_bytes);
@@ -336,7 +337,7 @@ impl Apart {
         }
         let connect = |(own, pending): (u32, sparse::PendingWorker)| pending.connect(&answers).map_err(party(own));
         let workers = (0..).zip(ours).map(connect).collect::<Result<_, _>>()?;
-        let connect = |(own, pending): (u32, PreparedAggregator)| pending.connect_for(&told).map_err(at(own));
+        let connect = |(own, pending): (u32, PreparedAggregator)| pending.connect_for(&announced).map_err(at(own));
         let on_dpa = (0..).zip(theirs).map(connect).collect::<Result<_, _>>()?;
         Ok(Self { settings, call, workers, aggregators: Vec::new(), on_dpa })
     }

@@ -1,33 +1,38 @@
-//! `flexcast trace`, `ps` and `stats`, and the options of other commands that look at the emulated machine.
+//! `flexcast trace`, `ps` and `stats`, and the options of other commands that observe the emulated machine.
 
 use std::process::ExitCode;
 
 use emu_observe::state::State;
-use flexcast_cli::look::{Look, Seen, trace_text};
+use flexcast_cli::observe::{Observation, Seen, trace_text};
 use flexcast_cli::tables::{self, Filter};
 use flexcast_cli::{note, out};
 use flexio::LogDecoder;
 
 use super::{deploy, sim, tput};
-use crate::look_args::{PsArgs, StateArgs, StatsArgs, TraceArgs, Traced};
+use crate::inspect_args::{PsArgs, StateArgs, StatsArgs, TraceArgs, Traced};
 use crate::observe_args::ObserveArgs;
 use crate::provider_name::ProviderName;
 
-/// Starts to look as the options say; before anything is made on the machine.
-pub(super) fn start(args: &ObserveArgs, provider: ProviderName) -> anyhow::Result<Option<Look>> {
+/// Starts to observe as the options say; before anything is made on the machine.
+pub(super) fn start(args: &ObserveArgs, provider: ProviderName) -> anyhow::Result<Option<Observation>> {
     let Some(options) = args.options() else { return Ok(None) };
     anyhow::ensure!(
         provider == ProviderName::Emu,
-        "--trace, --stats, --state, --core-dir and --gdb look into the emulated machine: leave them out with \
+        "--trace, --stats, --state, --core-dir and --gdb observe the emulated machine: leave them out with \
          --provider system and use dpa-ps and dpa-statistics"
     );
-    Ok(Some(Look::start(&options)?))
+    Ok(Some(Observation::start(&options)?))
 }
 
-/// Stops looking and says where things are; on stderr if stdout belongs to JSON.
-pub(super) fn finish(look: Option<Look>, stats: bool, elf: &[u8], json: bool) -> anyhow::Result<Option<Seen>> {
-    let Some(look) = look else { return Ok(None) };
-    let seen = look.finish(LogDecoder::new(elf).ok().as_ref())?;
+/// Stops observing and says where things are; on stderr if stdout belongs to JSON.
+pub(super) fn finish(
+    observation: Option<Observation>,
+    stats: bool,
+    elf: &[u8],
+    json: bool,
+) -> anyhow::Result<Option<Seen>> {
+    let Some(observation) = observation else { return Ok(None) };
+    let seen = observation.finish(LogDecoder::new(elf).ok().as_ref())?;
     let mut lines = Vec::new();
     if stats && !json {
         lines.push(tables::stats(&seen.state).to_string());
@@ -51,15 +56,15 @@ pub(super) fn finish(look: Option<Look>, stats: bool, elf: &[u8], json: bool) ->
 pub(super) fn trace(mut args: TraceArgs) -> anyhow::Result<ExitCode> {
     match &mut args.command {
         Traced::Tput(command) => {
-            command.look.trace.get_or_insert(args.output);
+            command.observe.trace.get_or_insert(args.output);
             tput::run(command)
         }
         Traced::Sim(command) => {
-            command.look.trace.get_or_insert(args.output);
+            command.observe.trace.get_or_insert(args.output);
             sim::run(command)
         }
         Traced::Run(command) => {
-            command.deploy.look.trace.get_or_insert(args.output);
+            command.deploy.observe.trace.get_or_insert(args.output);
             deploy::run(command)
         }
     }

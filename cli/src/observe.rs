@@ -1,4 +1,4 @@
-//! Looking at the emulated machine of a run: timeline, state file, statistics. Nothing here changes a result.
+//! Observing the emulated machine of a run: timeline, state file, statistics. Nothing here changes a result.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use emu_observe::trace::{Summary, Timeline};
 use emu_observe::{Files, Written};
 use flexio::LogDecoder;
 
-/// What to look at.
+/// What to observe.
 #[derive(Clone, Debug)]
-pub struct LookOptions {
+pub struct ObserveOptions {
     /// Write a timeline here.
     pub trace: Option<PathBuf>,
     /// Records of the timeline at most.
@@ -31,9 +31,9 @@ pub struct LookOptions {
     pub gdb_wait: Duration,
 }
 
-impl Default for LookOptions {
+impl Default for ObserveOptions {
     fn default() -> Self {
-        LookOptions {
+        ObserveOptions {
             trace: None,
             trace_limit: DEFAULT_RECORDS,
             state: None,
@@ -45,9 +45,9 @@ impl Default for LookOptions {
     }
 }
 
-/// Why nothing can be seen.
+/// Why nothing can be observed.
 #[derive(Debug, thiserror::Error)]
-pub enum LookError {
+pub enum ObserveError {
     /// The machine refused.
     #[error(transparent)]
     Machine(#[from] MachineError),
@@ -67,15 +67,15 @@ pub enum LookError {
     Files(String),
 }
 
-/// A look at the calling thread's machine, from [`Look::start`] to [`Look::finish`].
+/// An observation of the calling thread's machine, from [`Observation::start`] to [`Observation::finish`].
 #[derive(Debug)]
-pub struct Look {
+pub struct Observation {
     trace: Option<(PathBuf, NewFile)>,
     written: Option<Written>,
     gdb: Option<gdb::Session>,
 }
 
-/// What was seen.
+/// What was observed.
 #[derive(Debug)]
 pub struct Seen {
     /// The timeline's file and what it holds.
@@ -86,15 +86,15 @@ pub struct Seen {
     pub files: Vec<PathBuf>,
 }
 
-impl Look {
-    /// Starts to look. Files are begun now, so that a place that cannot be written is known before the run.
+impl Observation {
+    /// Starts to observe. Files are begun now, so that a place that cannot be written is known before the run.
     ///
     /// # Errors
     /// A file that cannot be written.
-    pub fn start(options: &LookOptions) -> Result<Self, LookError> {
+    pub fn start(options: &ObserveOptions) -> Result<Self, ObserveError> {
         let trace = options.trace.as_ref().map(|path| {
-            let file = NewFile::create(path).map_err(|source| LookError::Trace { path: path.clone(), source })?;
-            Ok::<_, LookError>((path.clone(), file))
+            let file = NewFile::create(path).map_err(|source| ObserveError::Trace { path: path.clone(), source })?;
+            Ok::<_, ObserveError>((path.clone(), file))
         });
         let trace = trace.transpose()?;
         if trace.is_some() {
@@ -103,7 +103,7 @@ impl Look {
         let mut written = None;
         if let Some(folder) = &options.cores {
             new_file::attempt_folder(folder).map_err(|error| {
-                LookError::Files(format!("folder `{}` cannot take core dumps: {error}", folder.display()))
+                ObserveError::Files(format!("folder `{}` cannot take core dumps: {error}", folder.display()))
             })?;
         }
         if options.state.is_some() || options.cores.is_some() {
@@ -116,24 +116,24 @@ impl Look {
                 world.publish_state();
             })?;
         }
-        let mut look = Look { trace, written, gdb: None };
-        look.check()?;
-        look.gdb = options.gdb.as_ref().map(|address| gdb::serve(address, options.gdb_wait)).transpose()?;
-        Ok(look)
+        let mut observation = Observation { trace, written, gdb: None };
+        observation.check()?;
+        observation.gdb = options.gdb.as_ref().map(|address| gdb::serve(address, options.gdb_wait)).transpose()?;
+        Ok(observation)
     }
 
-    fn check(&self) -> Result<(), LookError> {
+    fn check(&self) -> Result<(), ObserveError> {
         match self.written.as_ref().and_then(Written::failure) {
-            Some(failure) => Err(LookError::Files(failure)),
+            Some(failure) => Err(ObserveError::Files(failure)),
             None => Ok(()),
         }
     }
 
-    /// Stops looking and writes what was seen; `logs` decodes messages of the firmware.
+    /// Stops observing and writes what was observed; `logs` decodes messages of the firmware.
     ///
     /// # Errors
     /// A file that could not be written, now or before.
-    pub fn finish(mut self, logs: Option<&LogDecoder>) -> Result<Seen, LookError> {
+    pub fn finish(mut self, logs: Option<&LogDecoder>) -> Result<Seen, ObserveError> {
         let (recording, snapshot) = with_world(|world| {
             world.publish_state();
             world.take_observer();
@@ -148,7 +148,7 @@ impl Look {
             };
             let timeline = Timeline::new(&recording, &text);
             let written = timeline.write(&mut file).and_then(|()| file.finish());
-            written.map_err(|source| LookError::Trace { path: path.clone(), source })?;
+            written.map_err(|source| ObserveError::Trace { path: path.clone(), source })?;
             trace = Some((path, timeline.summary().clone()));
         }
         self.check()?;

@@ -1,4 +1,4 @@
-//! Options and commands that look at the emulated machine.
+//! Commands that inspect the emulated machine, and their options.
 
 use std::path::PathBuf;
 
