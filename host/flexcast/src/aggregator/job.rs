@@ -12,8 +12,8 @@ use super::operation::Operation;
 use super::status::JobStatus;
 use crate::mesh::aggregator::{Report, Terms};
 use crate::mesh::{END, Event, Head, Interest, Listener, MESSAGE, Peer, Source};
-use crate::p2p::messages::Begun;
-use crate::p2p::messages::sparse::{Outgoing, Spare};
+use crate::p2p::local::Begun;
+use crate::p2p::sparse::messages::{Outgoing, Spare};
 
 /// Between two reports of whom an operation waits for: workers know by it that the aggregator lives.
 const NOTICE: Duration = Duration::from_millis(500);

@@ -10,9 +10,9 @@ use super::budget::Reservation;
 use crate::mesh::aggregator::{Carrier, Terms};
 use crate::op::reduce::Reduction;
 use crate::op::sparse_options::{SparseOptions, Split};
-use crate::p2p::messages::Begun;
-use crate::p2p::messages::sparse::{Outgoing, Spare, Sums, Tag};
+use crate::p2p::local::Begun;
 use crate::p2p::sparse::Call;
+use crate::p2p::sparse::messages::{Outgoing, Spare, Sums, Tag};
 
 /// An aggregator's part in one operation.
 #[derive(Debug)]

@@ -22,8 +22,8 @@ use crate::mesh::{END, Frame, Head, MESSAGE, nonce};
 use crate::op::collective::Collective;
 use crate::op::reduce::{DataType, Operator, Reduction};
 use crate::op::sparse_options::SparseOptions;
-use crate::p2p::messages::Begun;
-use crate::p2p::messages::sparse::{Aggregators, Outgoing, Spare, Sparse};
+use crate::p2p::local::Begun;
+use crate::p2p::sparse::messages::{Aggregators, Outgoing, Spare, Sparse};
 use flexcast_rc::greeting::keyed_hash;
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();

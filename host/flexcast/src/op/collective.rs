@@ -1,6 +1,6 @@
 //! Point-to-point collectives: the blocks that each rank sends and gets.
 
-use flexcast_proto::p2p::{Blocks, Span};
+use flexcast_proto::p2p::{Blocks, BlocksError, Span};
 use flexcast_proto::{Kind, Summary, digest};
 
 use crate::op::displs;
@@ -18,6 +18,8 @@ pub(crate) enum Places {
     Only { rank: u32, bytes: u64, count: u32 },
     /// A buffer cut into pieces.
     Cut(Blocks<'static>),
+    /// A buffer cut at any bytes, where pieces end, and each piece into so many parts.
+    CutAt { ends: List, parts: u32 },
     /// Bytes and offset of each.
     Listed { bytes: List, offsets: List },
 }
@@ -40,20 +42,33 @@ impl Places {
         Self::Only { rank, bytes, count }
     }
 
-    /// The blocks of a division.
-    pub(crate) fn divided(blocks: &Blocks<'_>) -> Self {
-        blocks.even().map_or_else(|| Self::listed(&ListPool::new(blocks.count()), blocks), Self::Cut)
+    /// The blocks of a division. A list, if it needs one, is of a pool.
+    pub(crate) fn divided(lists: &ListPool, blocks: &Blocks<'_>) -> Self {
+        let ends = || lists.list((0..blocks.count()).map(|block| blocks.block(block).end));
+        blocks.even().map_or_else(|| Self::CutAt { ends: ends(), parts: 1 }, Self::Cut)
     }
 
-    /// The same with lists, if it needs any, of a pool.
-    pub(crate) fn divided_in(lists: &ListPool, blocks: &Blocks<'_>) -> Self {
-        blocks.even().map_or_else(|| Self::listed(lists, blocks), Self::Cut)
+    /// Blocks that end at `ends`, one behind the other, each cut into `parts`.
+    ///
+    /// # Errors
+    /// No block, ends that go back, no part, or more blocks than can be counted.
+    pub(crate) fn cut_at(
+        lists: &ListPool,
+        ends: impl IntoIterator<Item = u64>,
+        parts: u32,
+    ) -> std::result::Result<Self, BlocksError> {
+        let ends = lists.list(ends);
+        Blocks::unequal(&ends)?.split(parts)?;
+        Ok(Self::CutAt { ends, parts })
     }
 
-    fn listed(lists: &ListPool, blocks: &Blocks<'_>) -> Self {
-        let all = || (0..blocks.count()).map(|block| blocks.block(block));
-        let bytes = lists.list(all().map(|block| block.end - block.start));
-        Self::Listed { bytes, offsets: lists.list(all().map(|block| block.start)) }
+    /// The blocks as a division of the buffer; none unless they lie one behind the other.
+    pub(crate) fn cut(&self) -> Option<Blocks<'_>> {
+        match self {
+            Self::Equal { .. } | Self::Only { .. } | Self::Listed { .. } => None,
+            Self::Cut(blocks) => Some(*blocks),
+            Self::CutAt { ends, parts } => Blocks::unequal(ends).and_then(|blocks| blocks.split(*parts)).ok(),
+        }
     }
 
     /// Number of blocks.
@@ -61,6 +76,7 @@ impl Places {
         match self {
             Self::Equal { count, .. } | Self::Only { count, .. } => *count,
             Self::Cut(blocks) => blocks.count(),
+            Self::CutAt { ends, parts } => ends.len() as u32 * parts,
             Self::Listed { bytes, .. } => bytes.len() as u32,
         }
     }
@@ -71,7 +87,7 @@ impl Places {
             Self::Equal { bytes, count } if block < *count => u64::from(block) * bytes..(u64::from(block) + 1) * bytes,
             Self::Only { rank, bytes, .. } if block == *rank => 0..*bytes,
             Self::Equal { .. } | Self::Only { .. } => 0..0,
-            Self::Cut(blocks) => blocks.block(block),
+            Self::Cut(_) | Self::CutAt { .. } => self.cut().map_or(0..0, |blocks| blocks.block(block)),
             Self::Listed { bytes, offsets } => match (offsets.get(block as usize), bytes.get(block as usize)) {
                 (Some(offset), Some(bytes)) => *offset..offset + bytes,
                 _ => 0..0,
@@ -128,12 +144,21 @@ impl Places {
 
     /// Bytes of a span.
     pub(crate) fn total(&self, span: Span) -> u64 {
+        if let Some(blocks) = self.cut() {
+            return blocks.bytes(span);
+        }
         self.blocks(span).map(|block| block.end - block.start).sum()
     }
 
     /// Where the bytes of a span from number `at` on lie, as far as they lie one behind the other. Empty behind the
     /// last.
     pub(crate) fn run(&self, span: Span, mut at: u64) -> std::ops::Range<usize> {
+        if let Some(blocks) = self.cut() {
+            let [first, second] = blocks.ranges(span);
+            let len = first.end - first.start;
+            let (range, at) = if at < len || second.is_empty() { (first, at) } else { (second, at - len) };
+            return (range.start + at).min(range.end) as usize..range.end as usize;
+        }
         let mut run: Option<std::ops::Range<u64>> = None;
         for block in self.blocks(span).filter(|block| !block.is_empty()) {
             match &mut run {
@@ -148,6 +173,9 @@ impl Places {
 
     /// The end of the last block.
     pub(crate) fn end(&self) -> u64 {
+        if let Some(blocks) = self.cut() {
+            return blocks.total_bytes();
+        }
         (0..self.count()).map(|block| self.block(block).end).max().unwrap_or(0)
     }
 }
@@ -314,6 +342,19 @@ mod tests {
         assert_eq!(places.run(Span { first: 0, count: 3 }, 5), 15..17);
         assert_eq!(places.end(), 17);
         assert_eq!(Places::default().run(Span::of(0), 0), 0..0);
+    }
+
+    #[test]
+    fn runs_of_a_buffer_that_is_cut_go_on_at_its_beginning() {
+        let places = Places::cut_at(&ListPool::new(4), [4, 10, 10, 17], 1).unwrap();
+        let run = |first, count, at| places.run(Span { first, count }, at);
+        assert_eq!([run(1, 3, 0), run(1, 3, 5), run(1, 3, 13)], [4..17, 9..17, 17..17]);
+        assert_eq!([run(3, 2, 0), run(3, 2, 6), run(3, 2, 7), run(3, 2, 9)], [10..17, 16..17, 0..4, 2..4]);
+        assert_eq!([run(2, 1, 0), run(2, 3, 0)], [10..10, 10..17]);
+        assert_eq!((places.count(), places.end(), places.total(Span { first: 3, count: 2 })), (4, 17, 11));
+        let halves = Places::cut_at(&ListPool::new(2), [4, 10], 2).unwrap();
+        assert_eq!((halves.count(), halves.place(3), halves.run(Span { first: 1, count: 2 }, 1)), (4, (7, 3), 3..7));
+        assert!(Places::cut_at(&ListPool::new(2), [4, 3], 1).is_err());
     }
 
     #[test]
