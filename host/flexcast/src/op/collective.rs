@@ -71,6 +71,26 @@ impl Places {
         }
     }
 
+    /// The bytes of a span, if the blocks lie one behind the other: one range, or two where it goes on at the
+    /// beginning. Ends are not checked again.
+    fn ranges(&self, span: Span) -> Option<[std::ops::Range<u64>; 2]> {
+        let (ends, parts) = match self {
+            Self::Cut(blocks) => return Some(blocks.ranges(span)),
+            Self::CutAt { ends, parts } => (ends, *parts),
+            Self::Equal { .. } | Self::Only { .. } | Self::Listed { .. } => return None,
+        };
+        let end_of = |pieces: u32| pieces.checked_sub(1).map_or(0, |last| ends[(last as usize).min(ends.len() - 1)]);
+        let end = |blocks: u32| {
+            let (start, rest) = (end_of(blocks / parts), u64::from(blocks % parts));
+            let len = end_of(blocks / parts + 1) - start;
+            start + (len.div_ceil(parts.into()) * rest).min(len)
+        };
+        let behind = u64::from(span.first) + u64::from(span.count);
+        let wrapped = behind.saturating_sub(self.count().into()) as u32;
+        let upto = span.first.saturating_add(span.count - wrapped.min(span.count));
+        Some([end(span.first)..end(upto), 0..end(wrapped)])
+    }
+
     /// Number of blocks.
     pub(crate) fn count(&self) -> u32 {
         match self {
@@ -87,7 +107,11 @@ impl Places {
             Self::Equal { bytes, count } if block < *count => u64::from(block) * bytes..(u64::from(block) + 1) * bytes,
             Self::Only { rank, bytes, .. } if block == *rank => 0..*bytes,
             Self::Equal { .. } | Self::Only { .. } => 0..0,
-            Self::Cut(_) | Self::CutAt { .. } => self.cut().map_or(0..0, |blocks| blocks.block(block)),
+            Self::Cut(blocks) => blocks.block(block),
+            Self::CutAt { .. } => {
+                let [range, _] = self.ranges(Span::of(block)).filter(|_| block < self.count()).unwrap_or_default();
+                range
+            }
             Self::Listed { bytes, offsets } => match (offsets.get(block as usize), bytes.get(block as usize)) {
                 (Some(offset), Some(bytes)) => *offset..offset + bytes,
                 _ => 0..0,
@@ -144,8 +168,8 @@ impl Places {
 
     /// Bytes of a span.
     pub(crate) fn total(&self, span: Span) -> u64 {
-        if let Some(blocks) = self.cut() {
-            return blocks.bytes(span);
+        if let Some(ranges) = self.ranges(span) {
+            return ranges.iter().map(|range| range.end - range.start).sum();
         }
         self.blocks(span).map(|block| block.end - block.start).sum()
     }
@@ -153,8 +177,7 @@ impl Places {
     /// Where the bytes of a span from number `at` on lie, as far as they lie one behind the other. Empty behind the
     /// last.
     pub(crate) fn run(&self, span: Span, mut at: u64) -> std::ops::Range<usize> {
-        if let Some(blocks) = self.cut() {
-            let [first, second] = blocks.ranges(span);
+        if let Some([first, second]) = self.ranges(span) {
             let len = first.end - first.start;
             let (range, at) = if at < len || second.is_empty() { (first, at) } else { (second, at - len) };
             return (range.start + at).min(range.end) as usize..range.end as usize;
@@ -173,8 +196,10 @@ impl Places {
 
     /// The end of the last block.
     pub(crate) fn end(&self) -> u64 {
-        if let Some(blocks) = self.cut() {
-            return blocks.total_bytes();
+        match self {
+            Self::Cut(blocks) => return blocks.total_bytes(),
+            Self::CutAt { ends, .. } => return ends.last().copied().unwrap_or(0),
+            _ => {}
         }
         (0..self.count()).map(|block| self.block(block).end).max().unwrap_or(0)
     }
@@ -355,6 +380,16 @@ mod tests {
         let halves = Places::cut_at(&ListPool::new(2), [4, 10], 2).unwrap();
         assert_eq!((halves.count(), halves.place(3), halves.run(Span { first: 1, count: 2 }, 1)), (4, (7, 3), 3..7));
         assert!(Places::cut_at(&ListPool::new(2), [4, 3], 1).is_err());
+        for (ends, parts) in [(&[4, 10, 10, 17][..], 1), (&[4, 10, 10, 17], 3), (&[0, 5], 4), (&[0], 2)] {
+            let places = Places::cut_at(&ListPool::new(4), ends.iter().copied(), parts).unwrap();
+            let blocks = places.cut().unwrap();
+            for span in
+                (0..places.count()).flat_map(|first| (0..=places.count()).map(move |count| Span { first, count }))
+            {
+                assert_eq!(places.ranges(span), Some(blocks.ranges(span)), "{span:?} of {ends:?} in {parts}");
+            }
+            assert_eq!((places.end(), places.place(places.count())), (blocks.total_bytes(), (0, 0)));
+        }
     }
 
     #[test]

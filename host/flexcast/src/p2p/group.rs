@@ -45,7 +45,9 @@ pub struct Group {
     /// Memory of reductions. The last one is in use: contribution, temporary memory, result. Shorter ones from before
     /// are kept, at most as much again: what a peer repeats, because an answer was lost, goes to where it went.
     work: Vec<MemoryRegion>,
-    /// Where the last reduction's result is in it.
+    /// Where the buffers of the reduction under way begin in it, by the order of [`Memory`]; none of another operation.
+    offsets: Option<[u64; 3]>,
+    /// Where the last reduction's result is.
     result: Range<usize>,
     operands: Operands,
     failed: bool,
@@ -67,6 +69,7 @@ impl Group {
             lists: ListPool::new(place.ranks()),
             pd,
             work: Vec::new(),
+            offsets: None,
             result: 0..0,
             operands: Operands::default(),
             failed: false,
@@ -183,15 +186,16 @@ impl Group {
         send.check(bytes[0])?;
         let reduces = executor.bound().shape.is_some();
         let own = if reduces {
-            let result = bytes[0].saturating_add(bytes[1]);
-            let result = result as usize..result.saturating_add(bytes[2]) as usize;
+            let offsets = [0, bytes[0], bytes[0].saturating_add(bytes[1])];
+            let result = offsets[2] as usize..offsets[2].saturating_add(bytes[2]) as usize;
             provide(&mut self.work, &self.pd, result.end.max(1))?;
-            self.result = result;
-            let own = of_work(&self.work, &executor).ok_or_else(no_buffers)?;
+            (self.offsets, self.result) = (Some(offsets), result);
+            let own = of_work(&self.work, self.offsets).ok_or_else(no_buffers)?;
             own[0].copy_from(0, &send, 0, bytes[0] as usize)?;
             own
         } else {
             receive.check(bytes[2])?;
+            self.offsets = None;
             [send, receive, receive]
         };
         if copies || reduces {
@@ -300,9 +304,9 @@ impl Group {
 
     /// Takes completions. Whether the operation has moved on.
     fn poll(&mut self) -> Result<bool, Error> {
-        let Self { link, executor, work, operands, .. } = self;
+        let Self { link, executor, work, offsets, operands, .. } = self;
         let Some(executor) = executor else { return link.poll(&mut |_| Ok(())) };
-        let buffers = of_work(work, executor);
+        let buffers = of_work(work, *offsets);
         executor.poll(link, &mut Regions { buffers, operands })
     }
 
@@ -346,10 +350,7 @@ fn provide(work: &mut Vec<MemoryRegion>, pd: &ProtectionDomain, len: usize) -> R
 }
 
 /// The buffers of a reduction in the group's memory, one behind the other; none of another operation.
-fn of_work<'g>(work: &'g [MemoryRegion], executor: &Executor) -> Option<[Buffer<'g>; 3]> {
-    executor.bound().shape.as_ref()?;
-    let region = work.last()?;
-    let temporary = executor.places(Memory::Send).end();
-    let receive = temporary + executor.places(Memory::Temporary).end();
-    Some([0, temporary, receive].map(|offset| Buffer { region, offset }))
+fn of_work(work: &[MemoryRegion], offsets: Option<[u64; 3]>) -> Option<[Buffer<'_>; 3]> {
+    let (region, offsets) = (work.last()?, offsets?);
+    Some(offsets.map(|offset| Buffer { region, offset }))
 }
