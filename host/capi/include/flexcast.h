@@ -33,8 +33,8 @@
 
 /**
  * Version of this interface. A library of a version serves programs of all versions from 1 to its own: functions,
- * codes and fields are added, and structures are told apart by their size. A change that programs do not survive would
- * end in another name of the shared library than libflexcast.so.1.
+ * codes and fields are added, and structures are distinguished by their size. A change that programs do not survive
+ * would end in another name of the shared library than libflexcast.so.1.
  */
 #define FLEXCAST_ABI_VERSION 1
 
@@ -92,7 +92,7 @@
 /**
  * Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where
  * they have staging memory. The settings `service.endpoints`, `service.secret` and so on say where they are and how
- * they are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. Over
+ * they are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() says so. Over
  * RDMA cards alone; with the datapath "dpa" Broadcast, Allgather and Allgatherv are the DPA's.
  */
 #define FLEXCAST_CONTROL_SERVICE 2
@@ -652,7 +652,7 @@
 
 /**
  * At the other end of the connection there is not the rank that was meant; the log says what came.
- * Firmware never finds that, nor is it told.
+ * Firmware never finds that, nor is it notified of it.
  */
 #define FLEXCAST_CODE_WRONG_PEER 8203
 
@@ -749,7 +749,7 @@
 #define FLEXCAST_CAUSE_NONE 0
 
 /**
- * The failed rank was waited for in vain; the code tells for what: FLEXCAST_WAITED_FOR_....
+ * The failed rank was waited for in vain; the code says for what: FLEXCAST_WAITED_FOR_....
  */
 #define FLEXCAST_CAUSE_SILENT 1
 
@@ -765,12 +765,12 @@
 #define FLEXCAST_CAUSE_DISAGREES 3
 
 /**
- * The failed rank's worker on the card failed; the code tells how: FLEXCAST_CODE_....
+ * The failed rank's worker on the card failed; the code says how: FLEXCAST_CODE_....
  */
 #define FLEXCAST_CAUSE_DEVICE 4
 
 /**
- * The connection between them broke; the code tells how: FLEXCAST_CODE_....
+ * The connection between them broke; the code says how: FLEXCAST_CODE_....
  */
 #define FLEXCAST_CAUSE_CONNECTION 5
 
@@ -782,7 +782,7 @@
 
 /**
  * The failed rank contributed a number beyond the setting `sparse.fixed_point`, infinite or not a number;
- * FLEXCAST_ERROR_CONTRIBUTION and flexcast_last_error() there tell which.
+ * FLEXCAST_ERROR_CONTRIBUTION and flexcast_last_error() there say which.
  */
 #define FLEXCAST_CAUSE_CONTRIBUTION 7
 
@@ -819,7 +819,7 @@ typedef enum {
    */
   FLEXCAST_ERROR_FIRMWARE = 6,
   /**
-   * More objects or threads than handles can tell apart.
+   * More objects or threads than handles can distinguish.
    */
   FLEXCAST_ERROR_LIMIT = 7,
   /**
@@ -865,7 +865,7 @@ typedef enum {
    */
   FLEXCAST_ERROR_RANK = 106,
   /**
-   * What another rank told of itself does not fit.
+   * What another rank announced of itself does not fit.
    */
   FLEXCAST_ERROR_PEER = 107,
   /**
@@ -922,7 +922,7 @@ typedef enum {
    */
   FLEXCAST_ERROR_IMAGE = 120,
   /**
-   * The firmware has stopped: it panicked, trapped, or ran for too long. The text tells where.
+   * The firmware has stopped: it panicked, trapped, or ran for too long. The text says where.
    */
   FLEXCAST_ERROR_DEVICE_FAULT = 121,
   /**
@@ -1043,14 +1043,14 @@ typedef struct {
   const char *interface_name;
   /**
    * How freed memory is noticed, so that its registration is not used again: "off", by flexcast_buffer_invalidate()
-   * alone; "userfaultfd", by the system, which tells when pages are unmapped, moved or emptied. NULL: what
+   * alone; "userfaultfd", by the system, which reports when pages are unmapped, moved or emptied. NULL: what
    * FLEXCAST_MEMORY_WATCH says, or else "off". The datapath "udp" registers nothing.
    */
   const char *memory_watch;
   /**
-   * File of the image `sparse`, which is started on the card's DPA beside what else runs there, for the setting
-   * `sparse.aggregation` = dpa; NULL: what FLEXCAST_SPARSE_FIRMWARE says, or else none. Not used by the datapath
-   * "udp".
+   * File of the image `sparse`, which is started on the card's DPA together with what else runs there, for the
+   * setting `sparse.aggregation` = dpa; NULL: what FLEXCAST_SPARSE_FIRMWARE says, or else none. Not used by the
+   * datapath "udp".
    */
   const char *sparse_firmware_path;
 } flexcast_card_options;
@@ -1276,7 +1276,7 @@ typedef struct {
   uint64_t hot_bytes;
   /**
    * Control messages sent: barrier signals, activations, requests for missing blocks, blocks offered, final
-   * messages, failures told.
+   * messages, failures reported.
    */
   uint64_t barrier_messages;
   /**
@@ -1363,7 +1363,7 @@ typedef struct {
  * Is called once for every post, when the operation is over, by whichever thread finds that out: a progress thread of
  * the library, or one of the program's in flexcast_post(), flexcast_test(), flexcast_wait() or flexcast_progress().
  * `user` is the operation's, `request` its handle, `status` how it ended; flexcast_last_error() has the text. A test
- * of another thread may tell of the end before it is called. It may use the library, post and free `request` among
+ * of another thread may report the end before it is called. It may use the library, post and free `request` among
  * others, but not wait; neither longjmp nor an exception may leave it.
  */
 typedef void (*flexcast_callback)(void *user, flexcast_request *request, flexcast_status status);
@@ -1557,7 +1557,7 @@ typedef struct {
    */
   uint32_t added_by_dpa;
   /**
-   * Largest difference between a sum and that of the contributions, beside its rounding to a float, if they were
+   * Largest difference between a sum and that of the contributions, except for its rounding to a float, if they were
    * added as fixed-point numbers (the setting `sparse.fixed_point`); else 0.
    */
   double sum_error;
@@ -1686,9 +1686,9 @@ flexcast_status flexcast_bootstrap_store(const flexcast_store_functions *functio
                                          flexcast_bootstrap **bootstrap);
 
 /**
- * Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` tells jobs apart that
- * meet at one port by mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and
- * a few seconds at most; 0: a minute. `secret` is a string of 32 to 4096 bytes that was drawn at random, as
+ * Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` distinguishes jobs
+ * that meet at one port by mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds
+ * and a few seconds at most; 0: a minute. `secret` is a string of 32 to 4096 bytes that was drawn at random, as
  * `head -c 32 /dev/urandom | base64` does, the same on all ranks: only they come together, and what they exchange is
  * encrypted. NULL: what the file says that the variable FLEXCAST_SECRET_FILE names, or FLEXCAST_SECRET, or else none.
  */
@@ -1791,7 +1791,7 @@ flexcast_status flexcast_comm_test(flexcast_comm *comm,
  * unless it is the one that calls. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
  * cancel it and wait. One of flexcast_init() closes its card, and is refused while the card has others. One that is
  * being made is given up: then the bootstrap can only be freed, too, and the others
- * are told by their own bounds.
+ * learn it by their own bounds.
  */
 flexcast_status flexcast_comm_free(flexcast_comm *comm);
 

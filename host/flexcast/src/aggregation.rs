@@ -3,6 +3,6 @@
 
 pub use crate::memory::nodes;
 pub use crate::op::sparse_options::Split;
-pub use crate::p2p::messages::Begun;
-pub use crate::p2p::messages::sparse::{Outgoing, Spare, Sums, Tag};
+pub use crate::p2p::local::Begun;
+pub use crate::p2p::sparse::messages::{Outgoing, Spare, Sums, Tag};
 pub use crate::p2p::sparse::settings_of;

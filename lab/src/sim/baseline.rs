@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use flexcast::p2p::algorithm::Blocks;
 use flexcast::p2p::{Buffer, Config, Connections, Error, Group};
 use flexcast_proto::RankInfo;
 use flexio::{Access, Bound, CompletionQueue, HostBuffer, MemoryRegion, ProtectionDomain, Provider, Retry};
@@ -209,14 +210,17 @@ fn start(group: &mut Group, params: &SimParams, ends: &[u64], buffers: &Buffers)
     let own = buffers.send.as_ref().map(whole);
     let receive = whole(&buffers.receive);
     match (params.algorithm, params.operation) {
-        (Algorithm::Allgather(algorithm), Operation::Allgather) => group.allgather(algorithm, ends[0], own, receive),
-        (Algorithm::Allgather(algorithm), _) => group.allgatherv(algorithm, ends, own, receive),
+        (Algorithm::Allgather(algorithm), _) => group.allgather(algorithm, Blocks::unequal(ends)?, own, receive),
         (Algorithm::Broadcast { algorithm, segment_bytes }, _) => {
             group.broadcast(algorithm, params.root, params.bytes, segment_bytes, receive)
         }
-        (Algorithm::Alltoall(algorithm), _) => group.alltoall(algorithm, params.bytes, own.unwrap_or(receive), receive),
+        (Algorithm::Alltoall(algorithm), _) => {
+            let blocks = Blocks::equal(params.bytes, params.ranks)?;
+            group.alltoall(algorithm, (own.unwrap_or(receive), blocks), (receive, blocks))
+        }
         (Algorithm::ReduceScatter(algorithm), _) => {
-            group.reduce_scatter(algorithm, REDUCTION, elements, own.unwrap_or(receive))
+            let shares = Blocks::shares(elements, params.ranks)?;
+            group.reduce_scatter(algorithm, REDUCTION, shares, own.unwrap_or(receive))
         }
         (Algorithm::Allreduce(algorithm), _) => group.allreduce(algorithm, REDUCTION, elements, own.unwrap_or(receive)),
         (Algorithm::Multicast | Algorithm::Automatic, _) => Ok(()),

@@ -3,7 +3,7 @@
 
 use emu_config::Machine;
 use emu_machine::{Config, with_world};
-use flexcast::p2p::algorithm::{Allreduce, Alltoall, Operation, Reduce, ReduceScatter};
+use flexcast::p2p::algorithm::{Allreduce, Alltoall, Blocks, Operation, Reduce, ReduceScatter};
 use flexcast::p2p::{self, Buffer, Error, reference};
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast_tests::assert_mentions;
@@ -45,7 +45,8 @@ fn alltoallv(ranks: &mut Ranks<'_>, algorithm: Alltoall, len: impl Fn(u32, u32) 
         let receive_ends = ends((0..count).map(|from| len(from, rank)));
         let [send, receive] =
             [&sends[rank as usize], &receives[rank as usize]].map(|region| Buffer { region, offset: 0 });
-        ranks.groups[rank as usize].alltoallv(algorithm, &send_ends, &receive_ends, send, receive)?;
+        let (sent, received) = (Blocks::unequal(&send_ends)?, Blocks::unequal(&receive_ends)?);
+        ranks.groups[rank as usize].alltoall(algorithm, (send, sent), (receive, received))?;
     }
     ranks.finish()?;
     for rank in 0..count {
@@ -97,17 +98,18 @@ fn blocks_of_an_alltoall_that_do_not_fit_are_refused() {
         let (first, second) = (ranks.memory(0, 200, &[])?, ranks.memory(1, 200, &[])?);
         let [a, b] = [0, 100].map(|offset| Buffer { region: &first, offset });
         let mut refused = |send: &[u64], receive: &[u64], words: &[&str]| {
-            let error = ranks.groups[0].alltoallv(linear, send, receive, a, b).expect_err("it does not fit");
+            let [send, receive] = [send, receive].map(|ends| Blocks::unequal(ends).expect("ends that go up"));
+            let error = ranks.groups[0].alltoall(linear, (a, send), (b, receive)).expect_err("it does not fit");
             assert_mentions(&error, words);
         };
         refused(&[10], &[10, 20], &["number of blocks", "1", "2, one for each rank"]);
-        refused(&[10, 5], &[10, 20], &["block 1 ends at 5"]);
         refused(&[10, 20], &[9, 20], &["length of the own block", "10", "9"]);
         refused(&[10, 20], &[10, 120], &["120"]);
         // The other rank has 30 bytes for this one, which expects 20.
         let [c, d] = [0, 100].map(|offset| Buffer { region: &second, offset });
-        ranks.groups[0].alltoallv(linear, &[10, 30], &[10, 30], a, b)?;
-        ranks.groups[1].alltoallv(linear, &[30, 40], &[20, 30], c, d)?;
+        let [tens, thirties, twenties] = [&[10, 30], &[30, 40], &[20, 30]].map(|ends| Blocks::unequal(ends));
+        ranks.groups[0].alltoall(linear, (a, tens?), (b, tens?))?;
+        ranks.groups[1].alltoall(linear, (c, thirties?), (d, twenties?))?;
         let outcomes = ranks.outcomes();
         let errors: Vec<&Error> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
         let mismatch = errors.iter().find(|error| matches!(error, Error::Mismatch { .. })).expect("one is reported");
@@ -153,7 +155,10 @@ fn start(
     contribution: Buffer<'_>,
 ) -> Result<(), Error> {
     match operation {
-        Operation::ReduceScatter(algorithm) => group.reduce_scatter(algorithm, reduction, elements, contribution),
+        Operation::ReduceScatter(algorithm) => {
+            let shares = Blocks::shares(elements, group.place().ranks())?;
+            group.reduce_scatter(algorithm, reduction, shares, contribution)
+        }
         Operation::Allreduce(algorithm) => group.allreduce(algorithm, reduction, elements, contribution),
         Operation::Reduce { algorithm, root } => group.reduce(algorithm, root, reduction, elements, contribution),
         other => panic!("{other:?} is no reduction"),
@@ -221,7 +226,7 @@ fn shares_of_a_reduce_scatter_may_differ_in_length() {
             for (rank, bytes) in contributions.iter().enumerate() {
                 let region = ranks.memory(rank, bytes.len(), bytes)?;
                 let contribution = Buffer { region: &region, offset: 0 };
-                ranks.groups[rank].reduce_scatterv(algorithm, SUM_I32, &ends, contribution)?;
+                ranks.groups[rank].reduce_scatter(algorithm, SUM_I32, Blocks::unequal(&ends)?, contribution)?;
             }
             ranks.finish()?;
             let results = ranks.groups.iter().map(p2p::Group::result).collect::<Result<Vec<_>, _>>()?;
@@ -229,7 +234,7 @@ fn shares_of_a_reduce_scatter_may_differ_in_length() {
             assert!(results.concat() == reference(SUM_I32, &contributions), "{algorithm:?}");
             let region = ranks.memory(0, 16_000, &[])?;
             let own = Buffer { region: &region, offset: 0 };
-            let refused = ranks.groups[0].reduce_scatterv(algorithm, SUM_I32, &[1, 2], own);
+            let refused = ranks.groups[0].reduce_scatter(algorithm, SUM_I32, Blocks::unequal(&[1, 2])?, own);
             assert_mentions(&refused.expect_err("two shares"), &["2 shares among 6 ranks"]);
             Ok(())
         })
@@ -357,6 +362,7 @@ fn reductions_write_nowhere_where_a_posted_send_reads() {
 fn gather_and_scatter(ranks: &mut Ranks<'_>, root: u32, len: impl Fn(u32) -> u64) -> Result<(), Error> {
     let count = ranks.groups.len() as u32;
     let ends = ends((0..count).map(&len));
+    let blocks = Blocks::unequal(&ends)?;
     let all: Vec<u8> = (0..count).flat_map(|rank| block(rank, root, len(rank))).collect();
     let gathered = ranks.memory(root as usize, all.len(), &[])?;
     let own = |ranks: &Ranks<'_>, bytes: &dyn Fn(u32) -> Vec<u8>| {
@@ -372,8 +378,8 @@ fn gather_and_scatter(ranks: &mut Ranks<'_>, root: u32, len: impl Fn(u32) -> u64
     for rank in 0..count {
         let receive = Buffer { region: &gathered, offset: 0 };
         let contribution = Buffer { region: &contributions[rank as usize], offset: 0 };
-        let receive = (rank == root).then_some((receive, ends.as_slice()));
-        ranks.groups[rank as usize].gatherv(root, len(rank), contribution, receive)?;
+        let receive = (rank == root).then_some((receive, blocks));
+        ranks.groups[rank as usize].gather(root, len(rank), contribution, receive)?;
     }
     ranks.finish()?;
     assert!(bytes_of(&gathered, all.len()) == all, "to root {root} of {count}");
@@ -383,8 +389,8 @@ fn gather_and_scatter(ranks: &mut Ranks<'_>, root: u32, len: impl Fn(u32) -> u64
     let scattered = own(ranks, &|_| Vec::new())?;
     for rank in 0..count {
         let receive = Buffer { region: &scattered[rank as usize], offset: 0 };
-        let send = (rank == root).then_some((Buffer { region: &gathered, offset: 0 }, ends.as_slice()));
-        ranks.groups[rank as usize].scatterv(root, send, len(rank), receive)?;
+        let send = (rank == root).then_some((Buffer { region: &gathered, offset: 0 }, blocks));
+        ranks.groups[rank as usize].scatter(root, send, len(rank), receive)?;
     }
     ranks.finish()?;
     for (rank, region) in (0..).zip(&scattered) {
@@ -420,16 +426,16 @@ fn gathers_and_scatters_that_do_not_fit_are_refused() {
         let refused =
             |result: Result<(), Error>, words: &[&str]| assert_mentions(&result.expect_err("it does not fit"), words);
         refused(group.gather(0, 10, a, None), &["the root has a receive buffer"]);
-        refused(group.scatter(0, 10, None, a), &["the root has a send buffer"]);
-        refused(group.gather(2, 10, a, Some(b)), &["rank 2 of 2"]);
-        refused(group.gather(0, 60, a, Some(b)), &["120 bytes at offset 100"]);
-        refused(group.gatherv(0, 10, a, Some((b, &[10]))), &["number of blocks", "2, one for each rank"]);
-        refused(group.gatherv(0, 10, a, Some((b, &[10, 5]))), &["block 1 ends at 5"]);
-        refused(group.gatherv(0, 9, a, Some((b, &[10, 20]))), &["length of the own block is 9", "10"]);
-        refused(group.scatterv(0, Some((a, &[10, 20])), 9, b), &["length of the own block is 10", "9"]);
+        refused(group.scatter(0, None, 10, a), &["the root has a send buffer"]);
+        let tens = Blocks::equal(10, 2)?;
+        refused(group.gather(2, 10, a, Some((b, tens))), &["rank 2 of 2"]);
+        refused(group.gather(0, 60, a, Some((b, Blocks::equal(60, 2)?))), &["120 bytes at offset 100"]);
+        refused(group.gather(0, 10, a, Some((b, Blocks::EMPTY))), &["number of blocks", "2, one for each rank"]);
+        refused(group.gather(0, 9, a, Some((b, tens))), &["length of the own block is 9", "10"]);
+        refused(group.scatter(0, Some((a, tens)), 9, b), &["length of the own block is 10", "9"]);
         // The other rank has 30 bytes for the root, which expects 20.
-        group.gatherv(0, 10, a, Some((b, &[10, 30])))?;
-        ranks.groups[1].gatherv(0, 30, Buffer { region: &second, offset: 0 }, None)?;
+        group.gather(0, 10, a, Some((b, Blocks::unequal(&[10, 30])?)))?;
+        ranks.groups[1].gather(0, 30, Buffer { region: &second, offset: 0 }, None)?;
         let outcomes = ranks.outcomes();
         let errors: Vec<&Error> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
         let mismatch = errors.iter().find(|error| matches!(error, Error::Mismatch { .. })).expect("one is reported");

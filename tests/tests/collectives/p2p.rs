@@ -3,7 +3,7 @@
 
 use emu_machine::fabric::{Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config, NetworkConfig, Wiring, with_world};
-use flexcast::p2p::algorithm::{Allgather, Broadcast, Operation};
+use flexcast::p2p::algorithm::{Allgather, Blocks, Broadcast, Operation};
 use flexcast::p2p::{self, ANNOUNCEMENT_BYTES, Buffer, Connections, Error};
 use flexcast_proto::RankInfo;
 use flexcast_tests::ranks::{Ranks, bytes_of, with_ranks};
@@ -66,7 +66,8 @@ fn allgather(ranks: &mut Ranks<'_>, algorithm: Allgather, len: usize, in_place: 
     }
     for (group, (own, receive)) in ranks.groups.iter_mut().zip(&regions) {
         let contribution = (!in_place).then_some(Buffer { region: own, offset: 0 });
-        group.allgather(algorithm, len as u64, contribution, Buffer { region: receive, offset: 3 })?;
+        let blocks = Blocks::equal(len as u64, count as u32)?;
+        group.allgather(algorithm, blocks, contribution, Buffer { region: receive, offset: 3 })?;
     }
     ranks.finish()?;
     for (rank, (_, receive)) in regions.iter().enumerate() {
@@ -162,7 +163,7 @@ fn contributions_may_differ_in_length() {
                 .collect::<Result<Vec<_>, Error>>()?;
             for (group, (own, receive)) in ranks.groups.iter_mut().zip(&regions) {
                 let [own, receive] = [own, receive].map(|region| Buffer { region, offset: 0 });
-                group.allgatherv(algorithm, &ends, Some(own), receive)?;
+                group.allgather(algorithm, Blocks::unequal(&ends)?, Some(own), receive)?;
             }
             ranks.finish()?;
             for (_, receive) in &regions {
@@ -240,7 +241,7 @@ fn a_silent_rank_is_named_within_the_bound() {
         // Rank 2 does not come. Its right neighbour waits for its data, its left one for its buffer.
         for rank in [0, 1, 3] {
             let receive = Buffer { region: &regions[rank], offset: 0 };
-            ranks.groups[rank].allgather(Allgather::Ring, 1000, None, receive)?;
+            ranks.groups[rank].allgather(Allgather::Ring, Blocks::equal(1000, 4)?, None, receive)?;
         }
         let start_ps = ranks.provider.relax().now_ps();
         let mut outcomes = ranks.outcomes().into_iter();
@@ -293,7 +294,7 @@ fn a_dead_link_ends_every_rank_with_the_name_of_a_peer() {
     with_ranks(faulty(3, vec![down]), &[ring], config, |ranks| {
         let regions = (0..3).map(|rank| ranks.memory(rank, 3_000_000, &[])).collect::<Result<Vec<_>, Error>>()?;
         for (group, region) in ranks.groups.iter_mut().zip(&regions) {
-            group.allgather(Allgather::Ring, 1_000_000, None, Buffer { region, offset: 0 })?;
+            group.allgather(Allgather::Ring, Blocks::equal(1_000_000, 3)?, None, Buffer { region, offset: 0 })?;
         }
         for (rank, outcome) in ranks.outcomes().into_iter().enumerate() {
             let (peer, broken) = match outcome {
@@ -316,7 +317,7 @@ fn memory_given_back_too_early_breaks_the_connections_that_write_to_it() {
     with_ranks(machine, &[linear], p2p::Config::default(), |ranks| {
         let regions = (0..2).map(|rank| ranks.memory(rank, 2000, &[])).collect::<Result<Vec<_>, Error>>()?;
         for (group, region) in ranks.groups.iter_mut().zip(&regions) {
-            group.allgather(Allgather::Linear, 1000, None, Buffer { region, offset: 0 })?;
+            group.allgather(Allgather::Linear, Blocks::equal(1000, 2)?, None, Buffer { region, offset: 0 })?;
         }
         drop(regions);
         let outcomes = ranks.outcomes();
@@ -338,8 +339,8 @@ fn ranks_that_disagree_are_reported_with_both_calls() {
         with_ranks(on("switch-2", 2), &operations, p2p::Config::default(), |ranks| {
             let regions = (0..2).map(|rank| ranks.memory(rank, 4000, &[])).collect::<Result<Vec<_>, Error>>()?;
             let receive = |rank: usize| Buffer { region: &regions[rank], offset: 0 };
-            ranks.groups[0].allgather(Allgather::Ring, 1000, None, receive(0))?;
-            ranks.groups[1].allgather(algorithm, len, None, receive(1))?;
+            ranks.groups[0].allgather(Allgather::Ring, Blocks::equal(1000, 2)?, None, receive(0))?;
+            ranks.groups[1].allgather(algorithm, Blocks::equal(len, 2)?, None, receive(1))?;
             let outcomes = ranks.outcomes();
             for (rank, outcome) in outcomes.into_iter().enumerate() {
                 match outcome {
@@ -369,25 +370,27 @@ fn what_cannot_be_is_refused_and_leaves_the_group_usable() {
             let text = result.unwrap_err().to_string();
             assert!(text.contains(word), "{text}");
         };
-        assert_refused(group.allgather(Allgather::Ring, 11, None, receive), "33 bytes at offset 0");
-        assert_refused(group.allgather(Allgather::Ring, 10, None, Buffer { offset: u64::MAX, ..receive }), "offset");
+        let (each, tens) = (|bytes| Blocks::equal(bytes, 3).expect("few bytes"), Blocks::equal(10, 3)?);
+        assert_refused(group.allgather(Allgather::Ring, each(11), None, receive), "33 bytes at offset 0");
+        assert_refused(group.allgather(Allgather::Ring, tens, None, Buffer { offset: u64::MAX, ..receive }), "offset");
         assert_refused(
-            group.allgather(Allgather::Ring, 10, Some(Buffer { offset: 21, ..receive }), receive),
+            group.allgather(Allgather::Ring, tens, Some(Buffer { offset: 21, ..receive }), receive),
             "10 bytes at offset 21",
         );
-        assert_refused(group.allgather(Allgather::Ring, u64::MAX, None, receive), "2^64");
-        assert_refused(group.allgatherv(Allgather::Ring, &[1, 2], None, receive), "2: must be 3");
-        assert_refused(group.allgatherv(Allgather::Ring, &[1, 3, 2], None, receive), "block 2 ends at 2");
+        assert_refused(group.allgather(Allgather::Ring, Blocks::unequal(&[1, 2])?, None, receive), "2: must be 3");
         // The ring is connected in one direction of use: receives are posted for the left neighbour only.
-        assert_refused(group.allgather(Allgather::Linear, 1, None, receive), "prepare the group");
+        assert_refused(group.allgather(Allgather::Linear, each(1), None, receive), "prepare the group");
         assert_refused(group.broadcast(Broadcast::Chain, 3, 8, 8, receive), "rank 3 of 3");
         assert_refused(group.broadcast(Broadcast::Knomial { radix: 0 }, 0, 8, 8, receive), "radix 0");
         assert_refused(group.broadcast(Broadcast::Chain, 0, 8, 0, receive), "0 bytes");
-        group.allgather(Allgather::Ring, 10, None, receive)?;
-        assert_refused(group.allgather(Allgather::Ring, 10, None, receive), "operation 0 is not complete");
-        assert_refused(group.allgatherv(Allgather::Ring, &[1, 2, 3], None, receive), "operation 0 is not complete");
+        group.allgather(Allgather::Ring, tens, None, receive)?;
+        assert_refused(group.allgather(Allgather::Ring, tens, None, receive), "operation 0 is not complete");
+        assert_refused(
+            group.allgather(Allgather::Ring, Blocks::unequal(&[1, 2, 3])?, None, receive),
+            "operation 0 is not complete",
+        );
         for (group, region) in ranks.groups.iter_mut().zip(&regions).skip(1) {
-            group.allgather(Allgather::Ring, 10, None, Buffer { region, offset: 0 })?;
+            group.allgather(Allgather::Ring, tens, None, Buffer { region, offset: 0 })?;
         }
         ranks.finish()
     })

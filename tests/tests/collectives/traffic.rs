@@ -68,7 +68,7 @@ fn allgather(algorithm: Allgather, placement: Placement, len: usize) -> f64 {
         }
         let bytes = measure(ranks, placement, operation, &blocks, |ranks| {
             ranks.groups.iter_mut().zip(&regions).try_for_each(|(group, region)| {
-                group.allgather(algorithm, len as u64, None, Buffer { region, offset: 0 })
+                group.allgather(algorithm, Blocks::equal(len as u64, RANKS)?, None, Buffer { region, offset: 0 })
             })
         })?;
         let expected: Vec<u8> = (0..RANKS as usize).flat_map(own).collect();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use emu_config::Machine;
 use emu_provider::Emulated;
-use flexcast::p2p::algorithm::{Allgather, Operation};
+use flexcast::p2p::algorithm::{Allgather, Blocks, Operation};
 use flexcast::p2p::{self, Connections, Group};
 use flexcast::{Card, Cause, Communicator, Config, Control, FailureCode, Outcome, Pending};
 use flexcast_proto::RankInfo;
@@ -294,7 +294,8 @@ fn gather_between_pairs(
     let mut ends: Vec<Option<Result<(), p2p::Error>>> = Vec::new();
     for (rank, (group, region)) in groups.iter_mut().zip(&memory).enumerate() {
         region.write(rank * 64, &[rank as u8 + 1; 64]).expect("written");
-        let begun = group.allgather(Allgather::Linear, 64, None, p2p::Buffer { region, offset: 0 });
+        let blocks = Blocks::equal(64, ranks as u32).expect("few bytes");
+        let begun = group.allgather(Allgather::Linear, blocks, None, p2p::Buffer { region, offset: 0 });
         ends.push(begun.err().map(Err));
     }
     while ends.iter().any(Option::is_none) {

@@ -36,7 +36,7 @@ impl Tidy {
         let root = workspace::root();
         let files = source_files(root)?;
         if self.figures {
-            let lines = rooms::figures(root, &files)?;
+            let lines = rooms::figures(root)?;
             return lines.into_iter().try_for_each(|line| status::print(format_args!("{line}")));
         }
         let architecture = read(&root.join("ARCHITECTURE.md"))?;

@@ -1,11 +1,11 @@
 //! Rooms of large crates: folders below `src`, in an order in which each uses only those before it.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use super::files::{Findings, is, read};
+use super::files::Findings;
 use super::modules::Modules;
 use crate::workspace;
 
@@ -117,38 +117,36 @@ pub(super) fn check(root: &Path) -> Result<Findings> {
 }
 
 /// Rooms and arrows of the large crates, as lines for a reader.
-pub(super) fn figures(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
+pub(super) fn figures(root: &Path) -> Result<Vec<String>> {
     let line = |house: &House| {
         let up = judge(house).len();
         let (rooms, arrows) = (house.rooms.len(), house.arrows.len());
         format!("{:<20} {:>6} lines {rooms:>3} rooms {arrows:>4} arrows {up:>3} upward", house.name, house.lines)
     };
     let mut lines: Vec<String> = houses(root)?.iter().map(line).collect();
-    lines.push(parts(root, files)?);
+    lines.push(parts(root));
     Ok(lines)
 }
 
-/// What runs operations in the library, and what moves their bytes: types that implement either, without those of
-/// tests.
-fn parts(root: &Path, files: &[PathBuf]) -> Result<String> {
-    let source = Path::new("host/flexcast/src");
-    let (mut engines, mut carriers) = (Vec::new(), Vec::new());
-    for path in files.iter().filter(|path| is(path, "rs") && path.starts_with(source)) {
-        let of_tests = ["scripted", "interleavings", "turns", "tests"];
-        if path.file_stem().is_some_and(|stem| of_tests.iter().any(|name| stem == *name)) {
-            continue;
-        }
-        let text = read(&root.join(path))?;
-        let name = path.strip_prefix(source).unwrap_or(path).display().to_string();
-        engines.extend(text.contains(" Datapath for ").then(|| name.clone()));
-        carriers.extend(text.contains("impl Carrier for ").then_some(name));
-    }
-    let (engines_count, carriers_count) = (engines.len(), carriers.len());
-    Ok(format!(
-        "flexcast: {engines_count} operation engines ({}), {carriers_count} carriers ({})",
-        engines.join(", "),
-        carriers.join(", ")
-    ))
+/// What there should be few of in the library: each by words that only its files have.
+const PARTS: [(&str, &str); 3] = [
+    ("operation engines", " Datapath for "),
+    ("carriers", "impl Carrier for "),
+    ("executors of point-to-point schedules", "schedule.poll()"),
+];
+
+/// The files of each part of the library, without those of tests.
+fn parts(root: &Path) -> String {
+    let source = root.join("host/flexcast/src");
+    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    let modules = Modules::read(&source.join("lib.rs"), &read);
+    let of = |(name, words): (&str, &str)| {
+        let files = modules.files().iter().filter(|file| read(file).is_some_and(|text| text.contains(words)));
+        let files: Vec<String> =
+            files.map(|file| file.strip_prefix(&source).unwrap_or(file).display().to_string()).collect();
+        format!("{} {name} ({})", files.len(), files.join(", "))
+    };
+    format!("flexcast: {}", PARTS.map(of).join(", "))
 }
 
 fn order(name: &str) -> Option<&'static [&'static str]> {

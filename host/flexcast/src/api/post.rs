@@ -13,7 +13,7 @@ use crate::op::outcome::Failed;
 use crate::op::reduce::Reduction;
 use crate::op::report::Report;
 use crate::op::sparse_options::SparseOptions;
-use crate::p2p::messages::sparse;
+use crate::p2p::sparse::messages;
 use crate::plan::{Kind, Plan};
 
 /// What a call comes to, or why it cannot be.
@@ -120,7 +120,7 @@ impl Communicator {
 
     /// Whether it carries a sparse AllReduce like this.
     pub(crate) fn admits_sparse(&self, bytes: u64, reduction: Reduction, options: SparseOptions) -> Result<()> {
-        let operation = sparse::NAME;
+        let operation = messages::NAME;
         self.admission().check_collective(operation)?;
         self.sparse(bytes, reduction, options).map(drop).map_err(|reason| Error::Argument { operation, reason })
     }

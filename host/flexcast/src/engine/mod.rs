@@ -16,6 +16,7 @@ pub(crate) mod end;
 pub(crate) mod event;
 #[cfg(all(test, feature = "interleavings"))]
 mod interleavings;
+mod messages;
 pub(crate) mod offload;
 pub(crate) mod operation;
 mod progress;

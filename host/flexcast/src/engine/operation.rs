@@ -4,6 +4,7 @@ use std::fmt;
 
 use flexcast_proto::{Algorithm, Cause, Failure, Pieces, Summary};
 
+use super::event::Event;
 use super::{Carrier, Posted};
 use crate::error::Error;
 use crate::op::buffer::Buffer;
@@ -198,6 +199,16 @@ impl<C: Carrier> Exchange<C> {
             self.ended_ps = now_ps;
             self.report.failure = Some(failure);
         }
+    }
+
+    /// Messages have moved: what the protocol is notified of. `awaited`: who owes the first thing that is missing; none
+    /// if the exchange is complete.
+    pub(crate) fn transferred(&mut self, awaited: Option<u32>, now_ps: u64) -> Event<'static> {
+        let Some(awaited) = awaited else {
+            self.report.phases.0.received_ps.get_or_insert(now_ps);
+            return Event::TransferredAll;
+        };
+        Event::Transferred { awaited }
     }
 
     /// What its request ends with. `error_of`: the error of a failure.

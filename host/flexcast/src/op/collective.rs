@@ -1,6 +1,6 @@
 //! Point-to-point collectives: the blocks that each rank sends and gets.
 
-use flexcast_proto::p2p::{Blocks, Span};
+use flexcast_proto::p2p::{Blocks, BlocksError, Span};
 use flexcast_proto::{Kind, Summary, digest};
 
 use crate::op::displs;
@@ -18,6 +18,8 @@ pub(crate) enum Places {
     Only { rank: u32, bytes: u64, count: u32 },
     /// A buffer cut into pieces.
     Cut(Blocks<'static>),
+    /// A buffer cut at any bytes, where pieces end, and each piece into so many parts.
+    CutAt { ends: List, parts: u32 },
     /// Bytes and offset of each.
     Listed { bytes: List, offsets: List },
 }
@@ -40,20 +42,53 @@ impl Places {
         Self::Only { rank, bytes, count }
     }
 
-    /// The blocks of a division.
-    pub(crate) fn divided(blocks: &Blocks<'_>) -> Self {
-        blocks.even().map_or_else(|| Self::listed(&ListPool::new(blocks.count()), blocks), Self::Cut)
+    /// The blocks of a division. A list, if it needs one, is of a pool.
+    pub(crate) fn divided(lists: &ListPool, blocks: &Blocks<'_>) -> Self {
+        let ends = || lists.list((0..blocks.count()).map(|block| blocks.block(block).end));
+        blocks.even().map_or_else(|| Self::CutAt { ends: ends(), parts: 1 }, Self::Cut)
     }
 
-    /// The same with lists, if it needs any, of a pool.
-    pub(crate) fn divided_in(lists: &ListPool, blocks: &Blocks<'_>) -> Self {
-        blocks.even().map_or_else(|| Self::listed(lists, blocks), Self::Cut)
+    /// Blocks that end at `ends`, one behind the other, each cut into `parts`.
+    ///
+    /// # Errors
+    /// No block, ends that go back, no part, or more blocks than can be counted.
+    pub(crate) fn cut_at(
+        lists: &ListPool,
+        ends: impl IntoIterator<Item = u64>,
+        parts: u32,
+    ) -> std::result::Result<Self, BlocksError> {
+        let ends = lists.list(ends);
+        Blocks::unequal(&ends)?.split(parts)?;
+        Ok(Self::CutAt { ends, parts })
     }
 
-    fn listed(lists: &ListPool, blocks: &Blocks<'_>) -> Self {
-        let all = || (0..blocks.count()).map(|block| blocks.block(block));
-        let bytes = lists.list(all().map(|block| block.end - block.start));
-        Self::Listed { bytes, offsets: lists.list(all().map(|block| block.start)) }
+    /// The blocks as a division of the buffer; none unless they lie one behind the other.
+    pub(crate) fn cut(&self) -> Option<Blocks<'_>> {
+        match self {
+            Self::Equal { .. } | Self::Only { .. } | Self::Listed { .. } => None,
+            Self::Cut(blocks) => Some(*blocks),
+            Self::CutAt { ends, parts } => Blocks::unequal(ends).and_then(|blocks| blocks.split(*parts)).ok(),
+        }
+    }
+
+    /// The bytes of a span, if the blocks lie one behind the other: one range, or two where it goes on at the
+    /// beginning. Ends are not checked again.
+    fn ranges(&self, span: Span) -> Option<[std::ops::Range<u64>; 2]> {
+        let (ends, parts) = match self {
+            Self::Cut(blocks) => return Some(blocks.ranges(span)),
+            Self::CutAt { ends, parts } => (ends, *parts),
+            Self::Equal { .. } | Self::Only { .. } | Self::Listed { .. } => return None,
+        };
+        let end_of = |pieces: u32| pieces.checked_sub(1).map_or(0, |last| ends[(last as usize).min(ends.len() - 1)]);
+        let end = |blocks: u32| {
+            let (start, rest) = (end_of(blocks / parts), u64::from(blocks % parts));
+            let len = end_of(blocks / parts + 1) - start;
+            start + (len.div_ceil(parts.into()) * rest).min(len)
+        };
+        let behind = u64::from(span.first) + u64::from(span.count);
+        let wrapped = behind.saturating_sub(self.count().into()) as u32;
+        let upto = span.first.saturating_add(span.count - wrapped.min(span.count));
+        Some([end(span.first)..end(upto), 0..end(wrapped)])
     }
 
     /// Number of blocks.
@@ -61,6 +96,7 @@ impl Places {
         match self {
             Self::Equal { count, .. } | Self::Only { count, .. } => *count,
             Self::Cut(blocks) => blocks.count(),
+            Self::CutAt { ends, parts } => ends.len() as u32 * parts,
             Self::Listed { bytes, .. } => bytes.len() as u32,
         }
     }
@@ -72,6 +108,10 @@ impl Places {
             Self::Only { rank, bytes, .. } if block == *rank => 0..*bytes,
             Self::Equal { .. } | Self::Only { .. } => 0..0,
             Self::Cut(blocks) => blocks.block(block),
+            Self::CutAt { .. } => {
+                let [range, _] = self.ranges(Span::of(block)).filter(|_| block < self.count()).unwrap_or_default();
+                range
+            }
             Self::Listed { bytes, offsets } => match (offsets.get(block as usize), bytes.get(block as usize)) {
                 (Some(offset), Some(bytes)) => *offset..offset + bytes,
                 _ => 0..0,
@@ -128,12 +168,20 @@ impl Places {
 
     /// Bytes of a span.
     pub(crate) fn total(&self, span: Span) -> u64 {
+        if let Some(ranges) = self.ranges(span) {
+            return ranges.iter().map(|range| range.end - range.start).sum();
+        }
         self.blocks(span).map(|block| block.end - block.start).sum()
     }
 
     /// Where the bytes of a span from number `at` on lie, as far as they lie one behind the other. Empty behind the
     /// last.
     pub(crate) fn run(&self, span: Span, mut at: u64) -> std::ops::Range<usize> {
+        if let Some([first, second]) = self.ranges(span) {
+            let len = first.end - first.start;
+            let (range, at) = if at < len || second.is_empty() { (first, at) } else { (second, at - len) };
+            return (range.start + at).min(range.end) as usize..range.end as usize;
+        }
         let mut run: Option<std::ops::Range<u64>> = None;
         for block in self.blocks(span).filter(|block| !block.is_empty()) {
             match &mut run {
@@ -148,6 +196,11 @@ impl Places {
 
     /// The end of the last block.
     pub(crate) fn end(&self) -> u64 {
+        match self {
+            Self::Cut(blocks) => return blocks.total_bytes(),
+            Self::CutAt { ends, .. } => return ends.last().copied().unwrap_or(0),
+            _ => {}
+        }
         (0..self.count()).map(|block| self.block(block).end).max().unwrap_or(0)
     }
 }
@@ -314,6 +367,29 @@ mod tests {
         assert_eq!(places.run(Span { first: 0, count: 3 }, 5), 15..17);
         assert_eq!(places.end(), 17);
         assert_eq!(Places::default().run(Span::of(0), 0), 0..0);
+    }
+
+    #[test]
+    fn runs_of_a_buffer_that_is_cut_go_on_at_its_beginning() {
+        let places = Places::cut_at(&ListPool::new(4), [4, 10, 10, 17], 1).unwrap();
+        let run = |first, count, at| places.run(Span { first, count }, at);
+        assert_eq!([run(1, 3, 0), run(1, 3, 5), run(1, 3, 13)], [4..17, 9..17, 17..17]);
+        assert_eq!([run(3, 2, 0), run(3, 2, 6), run(3, 2, 7), run(3, 2, 9)], [10..17, 16..17, 0..4, 2..4]);
+        assert_eq!([run(2, 1, 0), run(2, 3, 0)], [10..10, 10..17]);
+        assert_eq!((places.count(), places.end(), places.total(Span { first: 3, count: 2 })), (4, 17, 11));
+        let halves = Places::cut_at(&ListPool::new(2), [4, 10], 2).unwrap();
+        assert_eq!((halves.count(), halves.place(3), halves.run(Span { first: 1, count: 2 }, 1)), (4, (7, 3), 3..7));
+        assert!(Places::cut_at(&ListPool::new(2), [4, 3], 1).is_err());
+        for (ends, parts) in [(&[4, 10, 10, 17][..], 1), (&[4, 10, 10, 17], 3), (&[0, 5], 4), (&[0], 2)] {
+            let places = Places::cut_at(&ListPool::new(4), ends.iter().copied(), parts).unwrap();
+            let blocks = places.cut().unwrap();
+            for span in
+                (0..places.count()).flat_map(|first| (0..=places.count()).map(move |count| Span { first, count }))
+            {
+                assert_eq!(places.ranges(span), Some(blocks.ranges(span)), "{span:?} of {ends:?} in {parts}");
+            }
+            assert_eq!((places.end(), places.place(places.count())), (blocks.total_bytes(), (0, 0)));
+        }
     }
 
     #[test]

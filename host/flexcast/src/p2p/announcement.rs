@@ -1,10 +1,13 @@
 //! The rendezvous message: where a rank wants its data, and what for.
 
-use flexcast_proto::p2p::{Allgather, Allreduce, Alltoall, Blocks, Broadcast, Operation, Reduce, ReduceScatter, Span};
+use flexcast_proto::p2p::{
+    Allgather, Allreduce, Alltoall, Blocks, Broadcast, Memory, Operation, Reduce, ReduceScatter, Span,
+};
 use flexcast_proto::{self as proto, Summary, digest};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::bound::Bound;
 use crate::op::reduce::Reduction;
 
 /// Bytes of an announcement.
@@ -74,7 +77,7 @@ const CALL: u32 = 1 << 31;
 
 impl OperationDescriptor {
     /// `reduction`: that of a Reduce-Scatter or an AllReduce; none for others.
-    pub(super) fn new(number: u32, operation: Operation, reduction: Option<Reduction>, blocks: &Blocks<'_>) -> Self {
+    fn new(number: u32, operation: Operation, reduction: Option<Reduction>, blocks: &Blocks<'_>) -> Self {
         let reduction = reduction.map_or(0, Reduction::code);
         let (algorithm, parameter, root) = match operation {
             // Segments show in the number of blocks.
@@ -113,6 +116,19 @@ impl OperationDescriptor {
             total_bytes: U64::new(blocks.total_bytes()),
             division: U64::new(division(blocks)),
         }
+    }
+
+    /// That of an operation which is not a communicator's call.
+    pub(super) fn of_bound(number: u32, bound: &Bound) -> Self {
+        let Bound { operation, shape, places } = bound;
+        let blocks = match operation {
+            Operation::Allgather(_) | Operation::Broadcast { .. } => places[Memory::Receive as usize].cut(),
+            // Each rank has others.
+            Operation::Gather { .. } | Operation::Scatter { .. } | Operation::Barrier => None,
+            _ => places[Memory::Send as usize].cut(),
+        };
+        let reduction = shape.as_ref().map(|shape| shape.reduction);
+        Self::new(number, *operation, reduction, &blocks.unwrap_or(Blocks::EMPTY))
     }
 
     /// A call of a communicator, whose ranks may be at operations of many kinds: what is compared says which.

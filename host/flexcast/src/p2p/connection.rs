@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use flexcast_proto::p2p::{Blocks, Transfer};
+use flexcast_proto::p2p::Transfer;
 use flexcast_proto::session::greeting::{Acquaintance, GREETING_BYTES, Greeting};
 use flexcast_proto::session::keyed_hash;
 use flexio::{
@@ -12,7 +12,8 @@ use flexio::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::announcement::{ANNOUNCEMENT_BYTES, Announcement};
-use super::operation::Running;
+use super::executor::Executor;
+use super::posting::Posting;
 use super::{Config, Error, Traffic};
 use flexcast_rc::requester::{Outcome, PROBES, Request, Requester, Wire};
 
@@ -96,19 +97,19 @@ impl Work {
 pub(super) struct Immediate {
     /// The message's number among those that the receiver gets, below 2^31.
     pub(super) tag: u32,
-    /// See [`Group::tell`](super::Group::tell).
-    pub(super) told: bool,
+    /// See [`Group::report_stall`](super::Group::report_stall).
+    pub(super) has_stalled: bool,
 }
 
 impl Immediate {
-    const TOLD: u32 = 1 << 31;
+    const STALLED: u32 = 1 << 31;
 
     const fn encode(self) -> u32 {
-        self.tag | if self.told { Self::TOLD } else { 0 }
+        self.tag | if self.has_stalled { Self::STALLED } else { 0 }
     }
 
     pub(super) const fn decode(immediate: u32) -> Self {
-        Self { tag: immediate & !Self::TOLD, told: immediate & Self::TOLD != 0 }
+        Self { tag: immediate & !Self::STALLED, has_stalled: immediate & Self::STALLED != 0 }
     }
 }
 
@@ -251,13 +252,13 @@ impl Connection {
     /// Sends the own announcement if it is due and the last one has been sent; before the first of all the greeting.
     /// The peer writes nothing before it has checked that, and with it that its connection for data ends here. Tells
     /// whether it did.
-    pub(super) fn announce(&mut self, running: &Running, now_ps: u64) -> Result<bool, Error> {
+    pub(super) fn announce(&mut self, posting: &Posting, executor: &Executor, now_ps: u64) -> Result<bool, Error> {
         if !self.announce || self.announcing {
             return Ok(false);
         }
         self.greet(now_ps)?;
         // With the entry itself: the card need not fetch it from memory, which is most of a short message's time.
-        let announcement = running.announcement(self.slots.peer)?;
+        let announcement = posting.announcement(executor, self.slots.peer);
         self.control.requester.send_short(Work::Announce.id(self.slots.index), announcement.as_bytes(), now_ps)?;
         (self.announce, self.announcing) = (false, true);
         Ok(true)
@@ -331,13 +332,13 @@ impl Connection {
 
     /// Checks what the peer has announced, if it has, against the operation that this rank is at. The peer may be at a
     /// later one, if it gets nothing more from this rank in this one.
-    pub(super) fn check(&self, running: &Running, ranks: u32) -> Result<(), Error> {
+    pub(super) fn check(&self, posting: &Posting, executor: &Executor) -> Result<(), Error> {
         let Some(first) = &self.announced[0] else { return Ok(()) };
-        let expected = running.expected(self.slots.peer);
+        let (expected, ranks) = (posting.expected(executor, self.slots.peer), executor.schedule().place().ranks());
         match first {
             Announcement { descriptor, .. }
                 if *descriptor != expected
-                    && (descriptor.operation == running.descriptor.operation || !self.outgoing.is_empty()) =>
+                    && (descriptor.operation == posting.descriptor.operation || !self.outgoing.is_empty()) =>
             {
                 let (theirs, own) = (descriptor.to_string(), expected.to_string());
                 let (peer_blocks, peer_call) = (descriptor.blocks(ranks), descriptor.call());
@@ -357,12 +358,12 @@ impl Connection {
         room
     }
 
-    /// Posts as many writes as may be under way. `told`: what their immediates carry beside tags.
+    /// Posts as many writes as may be under way. `has_stalled`: what their immediates carry beside tags.
     pub(super) fn write(
         &mut self,
-        running: &Running,
-        blocks: &Blocks<'_>,
-        told: bool,
+        posting: &Posting,
+        executor: &Executor,
+        has_stalled: bool,
         now_ps: u64,
     ) -> Result<Posted, Error> {
         let mut posted = Posted::default();
@@ -371,13 +372,13 @@ impl Connection {
             && let Some(outgoing) = self.outgoing.front_mut()
         {
             let transfer = outgoing.transfer;
-            let piece = running.piece(&transfer, blocks, outgoing.done, self.config.write_bytes)?;
+            let piece = posting.piece(executor, &transfer, outgoing.done, self.config.write_bytes)?;
             let last = piece.behind == 0;
             let request = Request::Write {
                 local: piece.local,
                 remote_addr: announcement.addr.get().wrapping_add(piece.remote),
                 rkey: announcement.rkey.get(),
-                immediate: last.then(|| Immediate { tag: transfer.tag, told }.encode()),
+                immediate: last.then(|| Immediate { tag: transfer.tag, has_stalled }.encode()),
             };
             self.data.requester.post(Work::Write { last }.id(self.slots.index), request, now_ps)?;
             self.writes += 1;
@@ -427,9 +428,9 @@ impl Connection {
     }
 
     /// The operation is over: the peer's announcement of it is used up.
-    pub(super) fn finish(&mut self, running: &Running) {
+    pub(super) fn finish(&mut self, posting: &Posting) {
         if self.announced[0]
-            .is_some_and(|announcement| announcement.descriptor.operation == running.descriptor.operation)
+            .is_some_and(|announcement| announcement.descriptor.operation == posting.descriptor.operation)
         {
             self.announced = [self.announced[1], None];
         }
@@ -499,8 +500,8 @@ mod tests {
 
     #[test]
     fn immediates_say_what_they_carry() {
-        for (tag, told) in [(0, false), (0, true), (Immediate::TOLD - 1, true), (77, false)] {
-            let immediate = Immediate { tag, told };
+        for (tag, has_stalled) in [(0, false), (0, true), (Immediate::STALLED - 1, true), (77, false)] {
+            let immediate = Immediate { tag, has_stalled };
             assert_eq!(Immediate::decode(immediate.encode()), immediate);
         }
     }

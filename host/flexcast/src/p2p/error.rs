@@ -131,3 +131,6 @@ pub enum Error {
 }
 
 flexcast_error::debug_as_display!(Error);
+
+/// A result of this part of the library.
+pub(crate) type Result<T> = std::result::Result<T, Error>;

@@ -1,20 +1,25 @@
-//! Collectives without multicast, over reliable connections of the host, on the same cards and fabric: what multicast
-//! is compared with.
+//! Point-to-point collectives: schedules of `flexcast_proto` ([`algorithm`]), one executor of them, and its link of
+//! reliable connections.
 //!
-//! The algorithms are schedules of `flexcast_proto` ([`algorithm`]); here they are carried out. Zero-copy rendezvous:
-//! at the start of an operation each rank announces address and key of its receive buffer to those who will write to it
-//! (a Send of [`ANNOUNCEMENT_BYTES`]); data goes by RDMA Write to its final place, the last write of a message with an
-//! immediate that carries the message's tag and whether a connection of any rank has stalled. Receives for those are
-//! posted beforehand and again as they are used, so that no peer finds none; writes under way are bounded ([`Config`]).
+//! The executor (`executor`) binds a schedule to a rank's buffers. It decides what is sent when, matches what arrives,
+//! and combines. A link moves the bytes: queue pairs ([`Group`]), the frames of connections over TCP and shared memory,
+//! or copies within one process. The last two belong to their carriers, and have their buffers in memory of the process
+//! (`local`).
+//!
+//! A [`Group`] is the link over an RDMA card, with its executor. Zero-copy rendezvous: at the start of an operation
+//! each rank announces address and key of its receive buffer to those who will write to it (a Send of
+//! [`ANNOUNCEMENT_BYTES`]). Data goes by RDMA Write to its final place. The last write of a message has an immediate
+//! with the message's tag, and with whether a connection of any rank has stalled. Receives for those are posted
+//! beforehand and again as they are used, so that no peer finds none; writes under way are bounded ([`Config`]).
 //!
 //! Set-up has two phases and neither blocks, so that many ranks may live in one thread: [`Connections::prepare`] makes
-//! queue pairs and tells how they are reached; when the ranks have exchanged that, [`Pending::connect`] makes a
+//! queue pairs, and returns how they are reached; when the ranks have exchanged that, [`Pending::connect`] makes a
 //! [`Group`]. A group runs one operation at a time: [`Group::allgather`] and the like start it, [`Group::progress`]
 //! drives it, and never waits.
 //!
 //! ```no_run
 //! # use flexcast::p2p::{Buffer, Config, Connections, Error, algorithm};
-//! # use flexcast_proto::RankInfo;
+//! # use flexcast_proto::{RankInfo, p2p::Blocks};
 //! # use flexio::{CompletionQueue, Device, MemoryRegion, ProtectionDomain};
 //! # fn exchange(_: Vec<u8>) -> Vec<Vec<u8>> { Vec::new() }
 //! # fn run(device: &Device, pd: &ProtectionDomain, place: RankInfo, receive: &MemoryRegion) -> Result<(), Error> {
@@ -23,7 +28,7 @@
 //! let completions = CompletionQueue::new(device, connections.completions())?;
 //! let (pending, endpoint) = connections.prepare(pd, &completions)?;
 //! let mut group = pending.connect(&exchange(endpoint))?;
-//! group.allgather(ring, 65_536, None, Buffer { region: receive, offset: 0 })?;
+//! group.allgather(ring, Blocks::equal(65_536, place.ranks())?, None, Buffer { region: receive, offset: 0 })?;
 //! while !group.is_complete() {
 //!     group.progress()?;
 //!     device.provider().relax().relax();
@@ -33,32 +38,33 @@
 //! ```
 
 mod announcement;
-mod call;
+pub(crate) mod bound;
+mod buffer;
 mod collect;
+mod collectives;
 mod connection;
 mod connections;
 mod endpoint;
 mod error;
-mod exchange;
+pub(crate) mod executor;
 mod group;
 mod linger;
-pub(crate) mod messages;
-mod operation;
-mod reduce;
-mod rooted;
+pub(crate) mod local;
+mod posting;
+mod queue_pairs;
 mod shape;
 pub mod sparse;
 
 pub use announcement::ANNOUNCEMENT_BYTES;
-pub(crate) use call::{Exchange, Reduced};
+pub use buffer::Buffer;
+pub use collectives::reference;
 pub use connections::{Connections, Pending};
 pub(crate) use endpoint::endpoint_bytes;
 pub use error::Error;
+pub(crate) use error::Result;
 pub use flexcast_proto::p2p as algorithm;
 pub use group::{Group, Statistics};
 pub(crate) use linger::Lingering;
-pub use operation::Buffer;
-pub use reduce::reference;
 
 use flexio::{Bound, Retry};
 

@@ -1,6 +1,7 @@
 //! Inboxes of the ranks of this process.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,7 @@ struct Job {
 /// The communicators of this process.
 static JOBS: LazyLock<Mutex<HashMap<u64, Weak<Job>>>> = LazyLock::new(Mutex::default);
 static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+static PROPOSALS: AtomicU64 = AtomicU64::new(1);
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -67,21 +69,15 @@ pub(super) fn now_ps() -> u64 {
     u64::try_from(BEGUN.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_mul(1000)
 }
 
-/// What a rank would call the communicator.
-///
-/// # Errors
-/// The system has no random numbers.
-pub(super) fn proposal() -> Result<[u8; 8]> {
-    let mut proposal = [0; 8];
-    let drawn = getrandom::fill(&mut proposal);
-    drawn.map_err(|error| Error::Argument { operation: "random numbers", reason: error.to_string() })?;
-    Ok(proposal)
+/// What a rank would call the communicator: a number that no other of this process has had.
+pub(super) fn proposal() -> u64 {
+    PROPOSALS.fetch_add(1, Ordering::Relaxed)
 }
 
 /// What the others must know of a rank: this process, its place, and what it would call the communicator.
-pub(super) fn endpoint(place: RankInfo, proposal: [u8; 8]) -> Vec<u8> {
+pub(super) fn endpoint(place: RankInfo, proposal: u64) -> Vec<u8> {
     let words = [std::process::id(), place.rank(), place.ranks()].map(u32::to_le_bytes);
-    [MAGIC.as_slice(), words.as_flattened(), &proposal].concat()
+    [MAGIC.as_slice(), words.as_flattened(), &proposal.to_le_bytes()].concat()
 }
 
 /// The communicator's number, by the endpoints of all ranks.

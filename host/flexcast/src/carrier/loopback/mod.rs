@@ -9,7 +9,7 @@ mod hub;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use flexcast_proto::p2p::Part as MessagePart;
+use flexcast_proto::p2p::Transfer;
 use flexcast_proto::wire::{Availability, Encoded};
 use flexcast_proto::{FailureCode, PieceSet, RankInfo, RankSet, StallWindow, Summary};
 
@@ -17,9 +17,8 @@ use self::hub::{Inbox, Packet};
 use crate::carrier::Parts;
 use crate::carrier::card::{Card, CarrierCard, CarrierPart, DatapathKind};
 use crate::engine::conversation::Conversation;
-use crate::engine::descriptor::direct_summary;
 use crate::engine::event::Event;
-use crate::engine::{Admission, Carrier, Core, Engine, Exchange, Operation, Operations, Posted};
+use crate::engine::{Admission, Carrier, Core, Engine, Exchange, Operation, Operations, Posted, Task};
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
 use crate::op::collective::Collective;
@@ -29,7 +28,9 @@ use crate::op::outcome::Failed;
 use crate::op::sparse_cost::Densities;
 use crate::op::stream::Stream;
 use crate::op::tuning::Tuning;
-use crate::p2p::messages::{Begun, Direct, Spare};
+use crate::p2p;
+use crate::p2p::executor::{Executor, Link, Taken};
+use crate::p2p::local::{Begun, Local, Slices, Spare};
 use crate::plan::Plan;
 use crate::plan::chains::{Order, order};
 use crate::plan::footprint::Footprint;
@@ -63,7 +64,7 @@ impl CarrierCard for Loopback {
         if !config.aggregators.is_empty() {
             return refuse("aggregators", config.aggregators.len() as u64, "left out in memory, where ranks add");
         }
-        Ok(Box::new(Part { place: RankInfo::new(rank, ranks)?, config, proposal: hub::proposal()? }))
+        Ok(Box::new(Part { place: RankInfo::new(rank, ranks)?, config, proposal: hub::proposal() }))
     }
 }
 
@@ -71,7 +72,7 @@ impl CarrierCard for Loopback {
 struct Part {
     place: RankInfo,
     config: Config,
-    proposal: [u8; 8],
+    proposal: u64,
 }
 
 impl CarrierPart for Part {
@@ -117,14 +118,6 @@ impl Drop for LoopbackCarrier {
 
 type LoopbackOperations = Operations<LoopbackCarrier>;
 
-/// A point-to-point collective under way.
-#[derive(Debug)]
-pub(crate) struct Messages {
-    direct: Direct,
-    /// A rank has called something else: what comes goes nowhere.
-    disagrees: bool,
-}
-
 impl LoopbackCarrier {
     /// Takes a packet. Returns it if this rank has not come to its operation.
     fn take(&mut self, ops: &mut LoopbackOperations, packet: Packet, now_ps: u64) -> Option<Packet> {
@@ -148,17 +141,22 @@ impl LoopbackCarrier {
                 }
             }
             Packet::Transfer { from, number, summary, tag, bytes } => {
-                let exchange = ops.exchange.as_mut().filter(|exchange| exchange.number == number);
-                let event = match (exchange, &ops.current) {
-                    (Some(exchange), _) => exchange.take(from, (summary, tag), &bytes),
-                    // Here it has a barrier.
-                    (None, Some(operation)) if operation.number == number => {
-                        let own = ops.protocol.participant().summary();
-                        Some(Event::Disagrees { rank: from, theirs: summary, own })
+                let calls = if let Some(exchange) = ops.exchange.as_mut().filter(|exchange| exchange.number == number) {
+                    let Exchange { work: local, send, receive, summary: own, .. } = exchange;
+                    let begun = local.begin(from, summary, (tag, bytes.len() as u64, 0));
+                    if begun == Begun::Fine {
+                        let send = send.as_ref().map_or(&[][..], Buffer::bytes);
+                        local.deliver((from, tag), &bytes, send, receive.bytes_mut());
+                        return None;
                     }
-                    (None, _) => None,
+                    begun.calls(summary, *own).unwrap_or([summary, *own])
+                } else {
+                    // Here it has a barrier.
+                    ops.current.as_ref().filter(|operation| operation.number == number)?;
+                    [summary, ops.protocol.participant().summary()]
                 };
-                event.into_iter().for_each(|event| ops.protocol.handle(now_ps, event));
+                let [theirs, own] = calls;
+                ops.protocol.handle(now_ps, Event::Disagrees { rank: from, theirs, own });
             }
         }
         None
@@ -166,33 +164,33 @@ impl LoopbackCarrier {
 
     /// Sends the messages of the exchange under way that may be sent, and notifies the protocol of how far it is.
     fn exchange(&mut self, ops: &mut LoopbackOperations, now_ps: u64) -> bool {
-        let from = ops.core.place.rank();
+        let (from, inbox) = (ops.core.place.rank(), &*self.inbox);
         let Some(exchange) = ops.exchange.as_mut().filter(|exchange| exchange.state.is_active()) else { return false };
-        let before = exchange.work.direct.is_complete();
-        let mut any = false;
-        while self.inbox.has_room()
-            && let Some(transfer) = exchange.work.direct.poll()
-        {
-            let (number, summary, bytes) = (exchange.number, exchange.summary, exchange.message(transfer.source));
-            self.inbox.send(transfer.to, Packet::Transfer { from, number, summary, tag: transfer.tag, bytes });
-            exchange.work.direct.sent(1);
-            any = true;
+        let Exchange { work: local, number, summary, send, receive, .. } = exchange;
+        let mut copies = Copies { inbox, from, number: *number, summary: *summary };
+        let send = send.as_ref().map_or(&[][..], Buffer::bytes);
+        let moved = match local.advance(&mut copies, send, receive.bytes_mut()) {
+            Ok(moved) => moved,
+            Err(error) => {
+                ops.fail_link(&error, now_ps);
+                return true;
+            }
+        };
+        let is_complete = local.executor().is_complete();
+        let awaited = local.executor().awaited().unwrap_or(from);
+        if !moved && !is_complete {
+            return false;
         }
-        let direct = &exchange.work.direct;
-        if direct.is_complete() {
-            exchange.report.phases.0.received_ps.get_or_insert(now_ps);
-            ops.protocol.handle(now_ps, Event::TransferredAll);
-        } else if any {
-            let awaited = direct.awaited().unwrap_or(from);
-            ops.protocol.handle(now_ps, Event::Transferred { awaited });
-        }
-        any || (!before && exchange.work.direct.is_complete())
+        let is_news = exchange.report.phases.0.received_ps.is_none();
+        let event = exchange.transferred((!is_complete).then_some(awaited), now_ps);
+        ops.protocol.handle(now_ps, event);
+        is_news
     }
 
     /// Fails the operation under way if it waits for a rank that has dropped the communicator.
     fn detect_gone(&self, ops: &mut LoopbackOperations) {
         let awaited = match (&ops.current, &ops.exchange) {
-            (_, Some(exchange)) => exchange.work.direct.awaited(),
+            (_, Some(exchange)) => exchange.work.executor().awaited(),
             (Some(operation), _) if operation.state.is_active() => Some(ops.protocol.participant().waiting_for().0),
             (_, None) => None,
         };
@@ -201,26 +199,21 @@ impl LoopbackCarrier {
         }
     }
 
-    /// Begins an operation by messages between pairs of ranks. `placed`: the own block is in the receive buffer.
-    fn begin<P>(
+    /// Begins an operation by messages between pairs of ranks.
+    fn begin(
         engine: &mut Engine<Self>,
-        mut posted: Posted<P>,
-        (name, direct, placed): (&'static str, Result<Direct>, bool),
+        mut posted: Posted<Task>,
         decision: Decision,
         now_ps: u64,
     ) -> std::result::Result<(), Box<Failed>> {
-        let send = posted.send.as_ref().filter(|_| !placed).map(Buffer::bytes);
-        let started = direct.and_then(|mut direct| {
-            direct.start(send, posted.receive.bytes_mut(), placed)?;
-            Ok(direct)
-        });
-        let direct = match started {
-            Ok(direct) => direct,
+        let ops = &mut engine.ops;
+        let local = match posted.bind(ops.core.place, decision.algorithm(), Spare::default()) {
+            Ok(local) => local,
             Err(error) => return Err(posted.refuse(error)),
         };
         let Engine { carrier, ops, .. } = engine;
-        let (summary, foreign_bytes) = (direct.summary(), direct.foreign_bytes());
-        let posted = posted.map(|_| (name, Messages { direct, disagrees: false }));
+        let (summary, foreign_bytes) = (local.summary(), local.executor().foreign_bytes());
+        let posted = posted.map(|task| (task.name(), local));
         let bound_ps = ps(ops.core.config.barrier_timeout);
         ops.begin_exchange(posted, (summary, decision), (bound_ps, foreign_bytes), now_ps);
         carrier.exchange(ops, now_ps);
@@ -228,46 +221,27 @@ impl LoopbackCarrier {
     }
 }
 
-impl Exchange<LoopbackCarrier> {
-    /// The bytes of a message.
-    fn message(&self, part: MessagePart) -> Vec<u8> {
-        let send = self.send.as_ref().map_or(&[][..], Buffer::bytes);
-        let (direct, total) = (&self.work.direct, self.work.direct.bytes(part) as usize);
-        let mut bytes = Vec::with_capacity(total);
-        while bytes.len() < total {
-            bytes.extend_from_slice(direct.source(send, self.receive.bytes(), part, bytes.len() as u64));
-        }
-        bytes
+/// Inboxes as the link of an operation: its messages are copied at once.
+struct Copies<'i> {
+    inbox: &'i Inbox,
+    from: u32,
+    number: u32,
+    summary: Summary,
+}
+
+impl Link<Slices<'_>> for Copies<'_> {
+    fn operation(&self) -> u32 {
+        self.number
     }
 
-    /// Takes a message; what the protocol is to be notified of.
-    fn take(&mut self, from: u32, (summary, tag): (Summary, u32), bytes: &[u8]) -> Option<Event<'static>> {
-        let Self { work: Messages { direct, disagrees }, send, receive, summary: own, .. } = self;
-        let (total, own) = (bytes.len() as u64, *own);
-        if *disagrees {
-            return None;
+    fn take(&mut self, transfer: &Transfer, executor: &Executor, slices: &Slices<'_>) -> p2p::Result<Taken> {
+        let Self { inbox, from, number, summary } = *self;
+        if !inbox.has_room() {
+            return Ok(Taken::No);
         }
-        let begun = direct.begin(from, summary, (tag, total, 0));
-        *disagrees = begun != Begun::Fine;
-        match begun {
-            Begun::Fine => {}
-            Begun::Differs(lengths) => {
-                let [theirs, own] = lengths.map(|amount| Summary { amount, ..own });
-                return Some(Event::Disagrees { rank: from, theirs, own });
-            }
-            Begun::Disagrees | Begun::Impossible => {
-                return Some(Event::Disagrees { rank: from, theirs: summary, own });
-            }
-        }
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let place = direct.place(receive.bytes_mut(), tag, total - rest.len() as u64);
-            let (now, later) = rest.split_at(place.len().min(rest.len()));
-            place[..now.len()].copy_from_slice(now);
-            rest = later;
-        }
-        direct.came(from, tag, (total, total), send.as_ref().map_or(&[], Buffer::bytes), receive.bytes_mut());
-        None
+        let (tag, bytes) = (transfer.tag, slices.message(executor, transfer.source));
+        inbox.send(transfer.to, Packet::Transfer { from, number, summary, tag, bytes });
+        Ok(Taken::Sent)
     }
 }
 
@@ -276,7 +250,7 @@ impl Carrier for LoopbackCarrier {
     type Purpose = ();
     /// Roots whose blocks have not come.
     type Stream = RankSet;
-    type Work = Messages;
+    type Work = Local;
 
     fn now_ps(&self) -> u64 {
         hub::now_ps()
@@ -299,25 +273,16 @@ impl Carrier for LoopbackCarrier {
         let (table, is_ordered) = (Tuning::between_pairs(), engine.ops.core.config.reproducible);
         let conditions = &engine.carrier.conditions;
         let decision = conditions.decide_collective(table, &posted.plan, is_ordered, &Densities::default());
-        let (summary, place) = (posted.plan.summary(decision.algorithm()), engine.ops.core.place);
-        let direct = Direct::of_collective(&posted.plan, place, summary, Spare::default());
-        let name = posted.plan.kind().name();
-        Self::begin(engine, posted, (name, direct, false), decision, now_ps)
+        Self::begin(engine, posted.map(Task::Collective), decision, now_ps)
     }
 
     fn begin_direct(
         engine: &mut Engine<Self>,
-        mut posted: Posted,
+        posted: Posted,
         decision: Decision,
         now_ps: u64,
     ) -> std::result::Result<(), Box<Failed>> {
-        if let Err(error) = posted.place_own_block() {
-            return Err(posted.refuse(error));
-        }
-        let summary = direct_summary(&posted.plan, decision.algorithm());
-        let direct = Direct::of_plan(&posted.plan, engine.ops.core.place, summary, Spare::default());
-        let name = posted.plan.kind.name();
-        Self::begin(engine, posted, (name, direct, true), decision, now_ps)
+        Self::begin(engine, posted.map(Task::Blocks), decision, now_ps)
     }
 
     fn prepare(&mut self, _: &mut LoopbackOperations, posted: &mut Posted, _: &Decision) -> Result<RankSet> {

@@ -1,6 +1,6 @@
 //! The collective that is under way between pairs of ranks, from its beginning to its end.
 
-use flexcast_proto::p2p::{Memory, Operation, Schedule};
+use flexcast_proto::p2p::Operation;
 use flexcast_proto::{Cause, Failure, FailureCode, Summary};
 
 use super::sparse::{self, Need, Session};
@@ -11,9 +11,10 @@ use crate::engine::{Exchange, Requests, State};
 use crate::error::{Error, Result};
 use crate::op::aggregation::Aggregation;
 use crate::op::buffer::Buffer;
-use crate::op::collective::{Collective, Places};
+use crate::op::collective::Collective;
 use crate::op::outcome::{Done, Failed, Outcome};
-use crate::p2p::messages::Bound;
+use crate::p2p::bound::{Bound, refused};
+use crate::p2p::executor::Executor;
 use crate::p2p::sparse::{Call, Error as SessionError};
 use crate::p2p::{self, Group};
 
@@ -38,8 +39,8 @@ impl Work {
 /// What decides which messages a collective takes.
 #[derive(Debug)]
 pub(super) enum WorkKind {
-    /// A schedule that is known before.
-    Scheduled(Bound),
+    /// A schedule that is known before. None: the connections have it.
+    Scheduled(Option<Box<Executor>>),
     /// What the ranks' data is. With who adds, the messages that had gone over its connections before, and the bytes
     /// that had come.
     Sparse(Call, Aggregation, [u64; 2]),
@@ -129,12 +130,10 @@ impl Pairs {
         if place.ranks() == 1 {
             self.connect_alone()?;
         }
-        let bound = Bound::of_collective(collective, place, summary)?;
-        let foreign_bytes = Schedule::new(bound.operation, place).map_or(0, |schedule| {
-            let bytes = |target: flexcast_proto::p2p::Part| bound.places[target.memory as usize].total(target.blocks);
-            schedule.receives().map(|arrival| bytes(arrival.target)).sum()
-        });
-        Ok((WorkKind::Scheduled(bound), foreign_bytes))
+        let bound = Bound::of_collective(collective, place, summary.algorithm)?;
+        let executor = Executor::new(bound, place).map_err(|error| refused(collective.kind().name(), error))?;
+        let foreign_bytes = executor.foreign_bytes();
+        Ok((WorkKind::Scheduled(Some(Box::new(executor))), foreign_bytes))
     }
 
     /// Hands a collective to the connections, unless it has failed before.
@@ -166,9 +165,12 @@ impl Pairs {
 
     fn hand_over<C: PairCarrier>(&mut self, exchange: &mut Exchange<C>, now_ps: u64) -> std::result::Result<(), Fault> {
         let Self { group, sessions, kept, maker, .. } = self;
-        let Exchange { work: Work { collective, kind, .. }, send, receive, report, .. } = exchange;
-        let (bound, group) = match (kind, group) {
-            (WorkKind::Scheduled(bound), Some(group)) => (bound, group),
+        let Exchange { work: Work { kind, .. }, send, receive, report, summary, .. } = exchange;
+        let (executor, group) = match (kind, group) {
+            (WorkKind::Scheduled(executor), Some(group)) => match executor.take() {
+                Some(executor) => (*executor, group),
+                None => return Ok(()),
+            },
             (WorkKind::Sparse(call, aggregation, _), _) => {
                 let session = sessions[*aggregation as usize].as_mut();
                 let fixed_point = report.decision.fixed_point();
@@ -176,24 +178,10 @@ impl Pairs {
             }
             _ => return Ok(()),
         };
-        let (operation, summary) = (bound.operation, &bound.summary);
-        let own = buffer(receive)?;
-        let contribution = send.as_ref().map_or(Ok(own), buffer)?;
-        if let Some(reduction) = bound.reduction {
-            let (bytes, ends) = match collective {
-                Collective::Reduce { bytes, .. } | Collective::Allreduce { bytes, .. } => (*bytes, Vec::new()),
-                Collective::ReduceScatter { shares, .. } => {
-                    let mut end = 0;
-                    (0, shares.iter().map(|bytes| (end += bytes, end).1).collect())
-                }
-                _ => (0, Vec::new()),
-            };
-            let reduced = p2p::Reduced { operation, summary, reduction, bytes, ends, contribution };
-            return Ok(group.call_reduction(reduced)?);
-        }
-        let is_alltoall = matches!(operation, Operation::Alltoall(_));
+        let (own, copies) = (buffer(receive)?, send.is_some());
         let contribution = match send {
-            None if is_alltoall => {
+            Some(send) => buffer(send)?,
+            None if matches!(executor.bound().operation, Operation::Alltoall(_)) => {
                 let len = receive.len();
                 let memory = match kept.take().filter(|kept| kept.len() >= len) {
                     Some(memory) => memory,
@@ -203,19 +191,9 @@ impl Pairs {
                 memory.copy_from(0, receive, 0, len)?;
                 buffer(memory)?
             }
-            _ => contribution,
+            None => own,
         };
-        let mut places = |memory: Memory| std::mem::take(&mut bound.places[memory as usize]);
-        let (sent, received): (Places, Places) = (places(Memory::Send), places(Memory::Receive));
-        let (copies, summary) = (send.is_some(), &bound.summary);
-        group.call(p2p::Exchange {
-            operation,
-            summary,
-            send: (contribution, sent),
-            receive: (own, received),
-            copies,
-        })?;
-        Ok(())
+        Ok(group.call(executor, summary, [contribution, own], copies)?)
     }
 
     /// What has become of the collective under way, if anything has happened.
@@ -265,24 +243,24 @@ impl Pairs {
             (WorkKind::Sparse(_, aggregation, before), _) => {
                 let Some(session) = &sessions[*aggregation as usize] else { return Ok(None) };
                 if !session.is_complete() {
-                    return Ok(Some(Event::Transferred { awaited: session.awaited(own) }));
+                    let awaited = session.awaited(own);
+                    return Ok(Some(exchange.transferred(Some(awaited), now_ps)));
                 }
                 let ([messages, bytes], [sent, came]) = (session.counts(own), *before);
                 (exchange.report.messages, exchange.report.foreign_bytes) = (messages - sent, bytes - came);
             }
-            (WorkKind::Scheduled(bound), Some(group)) => {
+            (WorkKind::Scheduled(_), Some(group)) => {
                 if !group.is_complete() {
                     let awaited = group.awaited().map_or(own, |(rank, _)| rank);
-                    return Ok(Some(Event::Transferred { awaited }));
+                    return Ok(Some(exchange.transferred(Some(awaited), now_ps)));
                 }
-                if bound.reduction.is_some() {
+                if exchange.work.collective.reduction().is_some() {
                     group.copy_result(&buffer(&exchange.receive)?)?;
                 }
             }
             _ => return Ok(None),
         }
-        exchange.report.phases.0.received_ps.get_or_insert(now_ps);
-        Ok(Some(Event::TransferredAll))
+        Ok(Some(exchange.transferred(None, now_ps)))
     }
 
     /// When a collective is to be moved on although nothing has come.

@@ -54,8 +54,8 @@ use crate::op::outcome::{Failed, Outcome};
 use crate::op::sparse_cost::Densities;
 use crate::op::stream::Stream;
 use crate::op::tuning::Tuning;
-use crate::p2p::messages::Spare;
-use crate::p2p::messages::sparse;
+use crate::p2p::local::Spare;
+use crate::p2p::sparse::messages;
 use crate::plan::Plan;
 use crate::plan::chains::{Order, order};
 use crate::plan::tuner::Conditions;
@@ -143,7 +143,7 @@ pub(crate) struct UdpCarrier {
     /// Memory of the last operation between pairs of ranks.
     spare: Spare,
     /// The same of sparse ones.
-    spare_spots: sparse::Spare,
+    spare_spots: messages::Spare,
     /// What sparse AllReduces have found.
     densities: Densities,
     /// Whether multicast arrives.
@@ -232,7 +232,7 @@ impl UdpCarrier {
             blamed_in: FIRST_OPERATION.wrapping_sub(1),
             heard: false,
             spare: Spare::default(),
-            spare_spots: sparse::Spare::default(),
+            spare_spots: messages::Spare::default(),
             densities: Densities::default(),
             reception,
             _probing: probing,

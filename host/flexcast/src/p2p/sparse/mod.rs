@@ -44,6 +44,7 @@ mod endpoint;
 mod error;
 mod fixed_point;
 mod link;
+pub(crate) mod messages;
 mod ring;
 pub(crate) mod scan;
 mod spots;

@@ -14,36 +14,13 @@ use crate::error::Result;
 use crate::op::decision::Decision;
 use crate::op::outcome::Failed;
 use crate::op::report::Report;
+use crate::p2p::bound::Bound;
 use crate::p2p::{self, Buffer};
 use crate::plan::chains::{Order, order};
-use crate::plan::tuner;
-use crate::plan::{Kind, Plan};
 
 /// A peer that has acknowledged nothing for so long has not been reached by any probe or restart: a connection of the
 /// library is silent for 8.4 ms then.
 const STALL: Duration = Duration::from_millis(1);
-
-/// Gives an operation to the connections; the own block is in its place.
-fn begin(
-    group: &mut p2p::Group,
-    algorithm: Algorithm,
-    plan: &Plan,
-    receive: Buffer<'_>,
-) -> std::result::Result<bool, p2p::Error> {
-    match (&plan.kind, tuner::schedule(algorithm), tuner::tree(algorithm)) {
-        (Kind::Allgather { bytes }, Some(schedule), _) => group.allgather(schedule, *bytes, None, receive)?,
-        (Kind::Allgatherv { bytes }, Some(schedule), _) => {
-            let mut end = 0;
-            let ends: Vec<u64> = bytes.iter().map(|bytes| (end += bytes, end).1).collect();
-            group.allgatherv(schedule, &ends, None, receive)?;
-        }
-        (Kind::Broadcast { root, bytes }, _, Some(tree)) => {
-            group.broadcast(tree, *root, *bytes, tuner::segment_bytes(tree, *bytes), receive)?;
-        }
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
 
 impl DpaCarrier {
     /// Begins an operation whose data goes over connections of its own.
@@ -82,12 +59,15 @@ impl DpaCarrier {
         let is_active = |operation: &&Operation| operation.state.is_active();
         let Some(operation) = ops.current.as_ref().filter(is_active) else { return Ok(()) };
         let (algorithm, receive) = (operation.algorithm, Buffer { region: operation.receive.region()?, offset: 0 });
-        let begun = carrier.pairs.group.as_mut().map(|group| begin(group, algorithm, &operation.plan, receive));
-        match begun {
-            Some(Ok(true)) => carrier.note_direct(ops, now_ps),
-            Some(Err(error)) => Self::fail_direct(ops, now_ps, &error),
+        let bound = Bound::of_plan(&operation.plan, algorithm, true);
+        match (bound, carrier.pairs.group.as_mut()) {
+            // The own block is in its place.
+            (Ok(bound), Some(group)) => match group.start(bound, Some([receive; 2]), false) {
+                Ok(()) => carrier.note_direct(ops, now_ps),
+                Err(error) => Self::fail_direct(ops, now_ps, &error),
+            },
             // Neither is chosen without connections, nor for what they cannot do.
-            Some(Ok(false)) | None => ops.fail_here(now_ps, Cause::Device(FailureCode::NotStarted)),
+            _ => ops.fail_here(now_ps, Cause::Device(FailureCode::NotStarted)),
         }
         engine.carry_out(now_ps)
     }
@@ -124,7 +104,7 @@ impl DpaCarrier {
     pub(super) fn note_silence(&mut self, operation: &Operation, now_ps: u64) {
         let Some(group) = self.pairs.group.as_mut() else { return };
         let (silence, restarts) = (group.take_silence(), group.take_restarts());
-        if group.is_told() {
+        if group.has_stalled() {
             self.backoff.stalled(operation.number);
             return;
         }
@@ -134,7 +114,7 @@ impl DpaCarrier {
         let multicast = decision.predicted(Algorithm::Multicast).unwrap_or(took);
         if self.slowness.note(took, multicast, restarts > 0 || silence >= STALL) {
             tracing::debug!(operation = operation.number, ?silence, restarts, "connections stall");
-            group.tell();
+            group.report_stall();
         }
     }
 

@@ -1,12 +1,10 @@
 //! Operations by messages between pairs of ranks, over the connections.
 
-use flexcast_mesh::{Head, Source};
+use flexcast_mesh::{Head, Mesh, Source};
+use flexcast_proto::Algorithm;
 use flexcast_proto::p2p::{Part, Transfer};
-use flexcast_proto::{Algorithm, Summary};
 
 use super::{UdpCarrier, UdpOperations};
-use crate::engine::descriptor::direct_summary;
-use crate::engine::event::Event;
 use crate::engine::{self, Engine, Posted, State, Task};
 use crate::error::Result;
 use crate::op::buffer::Buffer;
@@ -15,9 +13,10 @@ use crate::op::config::ps;
 use crate::op::decision::Decision;
 use crate::op::outcome::{Done, Failed, Outcome};
 use crate::op::reduce::Reduction;
-use crate::op::report::Report;
-use crate::p2p::messages::sparse::{Aggregators, Outgoing, Sparse};
-use crate::p2p::messages::{Begun, Direct};
+use crate::p2p;
+use crate::p2p::executor::{Executor, Link, LinkEvent, Taken};
+use crate::p2p::local::{Begun, Local, Slices};
+use crate::p2p::sparse::messages::{Aggregators, Outgoing, Sparse};
 
 /// Bytes of temporary memory that are kept between two operations in any case; more after one on a long buffer: twice
 /// that, and less with each operation from then on. Whoever sums up long arrays one after the other would have the
@@ -29,50 +28,15 @@ const SPARE_BYTES: usize = 64 << 20;
 #[derive(Debug)]
 enum Kind {
     /// A schedule that is known before.
-    Scheduled(Direct),
+    Scheduled(Local),
     /// What the ranks' data is.
     Sparse(Box<Sparse>),
 }
 
-/// The next message to send.
-struct Next {
-    to: u32,
-    tag: u32,
-    source: Part,
-    bytes: u64,
-}
-
 impl Kind {
-    fn summary(&self) -> Summary {
-        match self {
-            Self::Scheduled(direct) => direct.summary(),
-            Self::Sparse(sparse) => sparse.summary(),
-        }
-    }
-
-    fn poll(&mut self) -> Option<Next> {
-        match self {
-            Self::Scheduled(direct) => direct.poll().map(|transfer| {
-                let Transfer { to, tag, source, .. } = transfer;
-                Next { to, tag, source, bytes: direct.bytes(source) }
-            }),
-            Self::Sparse(sparse) => sparse.poll().map(|outgoing| {
-                let Outgoing { to, tag, source } = outgoing;
-                Next { to, tag, source, bytes: sparse.source(source).len() as u64 }
-            }),
-        }
-    }
-
-    fn sent(&mut self, messages: u32) {
-        match self {
-            Self::Scheduled(direct) => direct.sent(messages),
-            Self::Sparse(sparse) => sparse.sent(messages),
-        }
-    }
-
     fn is_complete(&self) -> bool {
         match self {
-            Self::Scheduled(direct) => direct.is_complete(),
+            Self::Scheduled(local) => local.executor().is_complete(),
             Self::Sparse(sparse) => sparse.is_complete(),
         }
     }
@@ -80,9 +44,64 @@ impl Kind {
     /// A rank, or an aggregator by its number behind the ranks'.
     fn awaited(&self) -> Option<u32> {
         match self {
-            Self::Scheduled(direct) => direct.awaited(),
+            Self::Scheduled(local) => local.executor().awaited(),
             Self::Sparse(sparse) => sparse.awaited(),
         }
+    }
+}
+
+/// Connections as the link of an operation: its messages go in frames.
+struct Frames<'m> {
+    mesh: &'m mut Mesh,
+    /// What the frames of all messages begin with.
+    head: Head,
+    /// Messages were taken since the last flush. Short ones are sent then: they are copied.
+    has_taken: bool,
+}
+
+impl Link<Slices<'_>> for Frames<'_> {
+    fn operation(&self) -> u32 {
+        self.head.operation
+    }
+
+    fn take(&mut self, transfer: &Transfer, executor: &Executor, slices: &Slices<'_>) -> p2p::Result<Taken> {
+        let head = Head { tag: transfer.tag, total: executor.bytes(transfer.source), ..self.head };
+        self.mesh.transfer(transfer.to, head, transfer.source, &Message(executor, slices));
+        self.has_taken = true;
+        Ok(Taken::Waits)
+    }
+
+    fn flush(&mut self, executor: &Executor, slices: &Slices<'_>) -> p2p::Result<bool> {
+        Ok(self.mesh.flush(&Message(executor, slices)) | std::mem::take(&mut self.has_taken))
+    }
+
+    fn poll(&mut self, notify: &mut dyn FnMut(LinkEvent) -> p2p::Result<()>) -> p2p::Result<bool> {
+        let sent = self.mesh.take_finished();
+        notify(LinkEvent::Sent(sent))?;
+        Ok(sent > 0)
+    }
+}
+
+/// Bytes of messages that are sent.
+struct Message<'m, 'b>(&'m Executor, &'m Slices<'b>);
+
+impl Source for Message<'_, '_> {
+    fn buffer(&self) -> &[u8] {
+        &[]
+    }
+
+    fn part(&self, part: Part, at: u64) -> &[u8] {
+        self.1.bytes(self.0.run(part, at))
+    }
+}
+
+impl Source for Sparse {
+    fn buffer(&self) -> &[u8] {
+        &[]
+    }
+
+    fn part(&self, part: Part, at: u64) -> &[u8] {
+        self.source(part).get(at as usize..).unwrap_or_default()
     }
 }
 
@@ -110,7 +129,7 @@ impl Exchange {
     pub(super) fn begin(&mut self, from: u32, head: &Head) -> Begun {
         let message = (head.tag, head.total, head.offset);
         let begun = match &mut self.work.kind {
-            Kind::Scheduled(direct) => direct.begin(from, head.summary, message),
+            Kind::Scheduled(local) => local.begin(from, head.summary, message),
             Kind::Sparse(sparse) => sparse.begin(from, head.summary, message),
         };
         self.work.disagrees |= matches!(begun, Begun::Disagrees | Begun::Differs(_));
@@ -120,7 +139,7 @@ impl Exchange {
     pub(super) fn place(&mut self, from: u32, head: &Head, at: u64) -> &mut [u8] {
         let (receive, at) = (self.receive.bytes_mut(), head.offset + at);
         match &mut self.work.kind {
-            Kind::Scheduled(direct) => direct.place(receive, head.tag, at),
+            Kind::Scheduled(local) => local.place(receive, from, head.tag, at),
             Kind::Sparse(sparse) => sparse.place(receive, from, head.tag, at),
         }
     }
@@ -130,7 +149,7 @@ impl Exchange {
         let send = self.send.as_ref().map_or(&[][..], Buffer::bytes);
         let (come, receive) = ((head.offset + head.bytes, head.total), self.receive.bytes_mut());
         match &mut self.work.kind {
-            Kind::Scheduled(direct) => direct.came(from, head.tag, come, send, receive),
+            Kind::Scheduled(local) => local.came((from, head.tag), come, send, receive),
             Kind::Sparse(sparse) => sparse.came(from, head.tag, come, receive),
         }
     }
@@ -155,11 +174,34 @@ impl Exchange {
         matches!(&self.work.kind, Kind::Sparse(sparse) if sparse.is_busy())
     }
 
-    /// Does what needs no message, for a while: others want to be heard. Returns whether there was anything.
-    fn advance(&mut self) -> bool {
-        match &mut self.work.kind {
-            Kind::Scheduled(_) => false,
-            Kind::Sparse(sparse) => sparse.advance(self.send.as_ref().map(Buffer::bytes), self.receive.bytes_mut()),
+    /// Sends what may be sent. Returns whether anything has moved.
+    ///
+    /// # Errors
+    /// More was reported as sent than was to be.
+    fn advance(&mut self, mesh: &mut Mesh) -> p2p::Result<bool> {
+        let Self { work: Work { kind, .. }, send, receive, number, summary, .. } = self;
+        let send = send.as_ref().map(Buffer::bytes);
+        let head = Head { operation: *number, tag: 0, summary: *summary, total: 0, offset: 0, bytes: 0 };
+        match kind {
+            Kind::Scheduled(local) => {
+                let mut link = Frames { mesh, head, has_taken: false };
+                local.advance(&mut link, send.unwrap_or_default(), receive.bytes_mut())
+            }
+            Kind::Sparse(sparse) => {
+                // What needs no message goes on for a while only: others want to be heard.
+                let mut moved = sparse.advance(send, receive.bytes_mut());
+                while let Some(Outgoing { to, tag, source }) = sparse.poll() {
+                    let total = sparse.source(source).len() as u64;
+                    mesh.transfer(to, Head { tag, total, ..head }, source, &**sparse);
+                    moved = true;
+                }
+                while mesh.flush(&**sparse) {
+                    moved = true;
+                }
+                let sent = mesh.take_finished();
+                sparse.sent(sent);
+                Ok(moved || sent > 0)
+            }
         }
     }
 }
@@ -171,8 +213,8 @@ impl Source for Exchange {
 
     fn part(&self, part: Part, at: u64) -> &[u8] {
         match &self.work.kind {
-            Kind::Scheduled(direct) => direct.source(self.send(), self.receive.bytes(), part, at),
-            Kind::Sparse(sparse) => sparse.source(part).get(at as usize..).unwrap_or_default(),
+            Kind::Scheduled(local) => local.source(self.send(), self.receive.bytes(), part, at),
+            Kind::Sparse(sparse) => sparse.part(part, at),
         }
     }
 }
@@ -183,30 +225,26 @@ impl Source for Exchange {
 /// It cannot be carried: with its buffers.
 pub(super) fn begin(
     engine: &mut Engine<UdpCarrier>,
-    posted: Posted<Task>,
+    mut posted: Posted<Task>,
     decision: Decision,
 ) -> Result<(), Box<Failed>> {
     let Engine { carrier, ops, .. } = engine;
-    let Posted { request, plan: task, send, mut receive, posted_ps } = posted;
-    let started = carrier.bind(ops, &task, decision.algorithm(), (send.as_ref(), &mut receive));
-    let kind = match started {
+    let kind = match carrier.bind(ops, &mut posted, decision.algorithm()) {
         Ok(kind) => kind,
-        Err(error) => {
-            return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
-        }
+        Err(error) => return Err(posted.refuse(error)),
     };
-    let foreign_bytes = match &kind {
-        Kind::Scheduled(direct) => direct.foreign_bytes(),
+    let (summary, foreign_bytes) = match &kind {
+        Kind::Scheduled(local) => (local.summary(), local.executor().foreign_bytes()),
         // Not known yet.
-        Kind::Sparse(_) => 0,
+        Kind::Sparse(sparse) => (sparse.summary(), 0),
     };
-    let array = match &task {
+    let array = match &posted.plan {
         Task::Collective(Collective::SparseAllreduce { bytes, reduction, .. }) => Some((*bytes, *reduction)),
         _ => None,
     };
-    let (now_ps, summary) = (carrier.interface.now_ps(), kind.summary());
+    let now_ps = carrier.interface.now_ps();
     let work = Work { kind, array, disagrees: false, moved_ps: now_ps };
-    let posted = Posted { request, plan: (task.name(), work), send, receive, posted_ps };
+    let posted = posted.map(|task| (task.name(), work));
     let bound_ps = ps(ops.core.config.barrier_timeout);
     ops.begin_exchange(posted, (summary, decision), (bound_ps, foreign_bytes), now_ps);
     carrier.exchange(ops, true, now_ps);
@@ -215,14 +253,8 @@ pub(super) fn begin(
 
 impl UdpCarrier {
     /// The schedule of an operation, and the own part of its data in place.
-    fn bind(
-        &mut self,
-        ops: &mut UdpOperations,
-        task: &Task,
-        algorithm: Algorithm,
-        (send, receive): (Option<&Buffer>, &mut Buffer),
-    ) -> Result<Kind> {
-        if let Task::Collective(collective) = task
+    fn bind(&mut self, ops: &mut UdpOperations, posted: &mut Posted<Task>, algorithm: Algorithm) -> Result<Kind> {
+        if let Task::Collective(collective) = &posted.plan
             && let Collective::SparseAllreduce { bytes, reduction, options } = collective
             && algorithm == Algorithm::Sparse
         {
@@ -240,20 +272,7 @@ impl UdpCarrier {
             return Ok(Kind::Sparse(Box::new(sparse)));
         }
         let spare = std::mem::take(&mut self.spare);
-        let mut direct = match task {
-            Task::Blocks(plan) => {
-                if let Some(send) = send {
-                    receive.copy_from(plan.block(ops.core.place.rank()).offset as usize, send, 0, send.len())?;
-                }
-                Direct::of_plan(plan, ops.core.place, direct_summary(plan, algorithm), spare)?
-            }
-            Task::Collective(collective) => {
-                Direct::of_collective(collective, ops.core.place, collective.summary(algorithm), spare)?
-            }
-        };
-        let placed = matches!(task, Task::Blocks(_));
-        direct.start(send.filter(|_| !placed).map(Buffer::bytes), receive.bytes_mut(), placed)?;
-        Ok(Kind::Scheduled(direct))
+        Ok(Kind::Scheduled(posted.bind(ops.core.place, algorithm, spare)?))
     }
 
     /// Sends what may be sent, and notices how far the operation is. `came`: something has come. Returns whether
@@ -263,37 +282,22 @@ impl UdpCarrier {
         let Some(exchange) = ops.exchange.as_mut().filter(|exchange| exchange.state.is_active()) else {
             return false;
         };
-        let mut moved = came | exchange.advance();
-        loop {
-            let finished = mesh.take_finished();
-            exchange.work.kind.sent(finished);
-            let mut posted = false;
-            while let Some(Next { to, tag, source, bytes }) = exchange.work.kind.poll() {
-                let (operation, summary) = (exchange.number, exchange.summary);
-                let head = Head { operation, tag, summary, total: bytes, offset: 0, bytes: 0 };
-                mesh.transfer(to, head, source, &*exchange);
-                posted = true;
+        match exchange.advance(mesh) {
+            Ok(moved) if !moved && !came => return false,
+            Ok(_) => {}
+            Err(error) => {
+                ops.fail_link(&error, now_ps);
+                return true;
             }
-            moved |= posted | (finished > 0);
-            if !mesh.flush(&*exchange) && !posted && finished == 0 {
-                break;
-            }
-            moved = true;
-        }
-        if !moved {
-            return false;
         }
         exchange.work.moved_ps = now_ps;
-        let event = if exchange.work.kind.is_complete() {
-            let phases = &mut exchange.report.phases.0;
-            phases.received_ps.get_or_insert(now_ps);
-            Event::TransferredAll
-        } else {
-            // Whoever has got everything may still wait for another one to take what it sends.
-            let awaited = exchange.work.kind.awaited().or_else(|| mesh.slow_taker());
-            let own = ops.core.place.rank();
-            Event::Transferred { awaited: awaited.map_or(own, |peer| self.awaited_rank(ops, peer)) }
-        };
+        // Whoever has got everything may still wait for another one to take what it sends.
+        let owing = exchange.work.kind.awaited().or_else(|| mesh.slow_taker());
+        let is_complete = exchange.work.kind.is_complete();
+        let own = ops.core.place.rank();
+        let awaited = owing.map_or(own, |peer| self.awaited_rank(ops, peer));
+        let Some(exchange) = ops.exchange.as_mut() else { return true };
+        let event = exchange.transferred((!is_complete).then_some(awaited), now_ps);
         ops.protocol.handle(now_ps, event);
         true
     }
@@ -304,8 +308,8 @@ impl UdpCarrier {
         self.spare_limit = (2 * receive.len()).max(self.spare_limit - self.spare_limit / 16);
         let kept = SPARE_BYTES.max(self.spare_limit);
         let found = match kind {
-            Kind::Scheduled(direct) => {
-                let spare = direct.into_spare();
+            Kind::Scheduled(local) => {
+                let spare = local.into_spare();
                 if spare.bytes() <= kept {
                     self.spare = spare;
                 }

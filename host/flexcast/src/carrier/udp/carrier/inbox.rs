@@ -7,7 +7,7 @@ use flexcast_proto::Summary;
 use super::UdpOperations;
 use super::exchange::Exchange;
 use super::operation::Reading;
-use crate::p2p::messages::Begun;
+use crate::p2p::local::Begun;
 
 /// Takes what comes, and notes what is to be done about it.
 pub(super) struct Inbox<'e> {
@@ -89,15 +89,13 @@ impl Listener for Inbox<'_> {
         let is_external = self.is_external(from);
         if let Some(exchange) = self.exchange(head) {
             let own = exchange.summary;
-            match exchange.begin(from, head) {
-                Begun::Fine => {}
-                Begun::Disagrees | Begun::Differs(_) if is_external => return false,
-                Begun::Disagrees => self.disagrees = Some((from, [head.summary, own])),
-                Begun::Differs(lengths) => {
-                    let call = |amount| Summary { amount, ..own };
-                    self.disagrees = Some((from, lengths.map(call)));
-                }
-                Begun::Impossible => return false,
+            let begun = exchange.begin(from, head);
+            let calls = begun.calls(head.summary, own);
+            if begun == Begun::Impossible || (calls.is_some() && is_external) {
+                return false;
+            }
+            if let Some(calls) = calls {
+                self.disagrees = Some((from, calls));
             }
         } else if !is_external && self.ops.current.as_ref().is_some_and(|operation| operation.number == head.operation)
         {

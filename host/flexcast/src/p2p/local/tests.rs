@@ -1,18 +1,44 @@
 //! Groups of ranks whose messages are delivered in any order, and read as late as may be.
 
-use flexcast_proto::p2p::Part;
+use flexcast_proto::Algorithm;
+use flexcast_proto::p2p::Transfer;
 use proptest::prelude::*;
 
 use super::*;
+use crate::op::collective::Collective;
 use crate::op::reduce::{DataType, Operator};
+use crate::p2p::executor::{LinkEvent, Taken};
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
 
+/// Messages wait until their bytes are asked for, which is as late as may be.
+#[derive(Default)]
+struct Waiting {
+    messages: Vec<Transfer>,
+    sent: u32,
+}
+
+impl Link<Slices<'_>> for Waiting {
+    fn operation(&self) -> u32 {
+        0
+    }
+
+    fn take(&mut self, transfer: &Transfer, _: &Executor, _: &Slices<'_>) -> p2p::Result<Taken> {
+        self.messages.push(*transfer);
+        Ok(Taken::Waits)
+    }
+
+    fn poll(&mut self, notify: &mut dyn FnMut(LinkEvent) -> p2p::Result<()>) -> p2p::Result<bool> {
+        notify(LinkEvent::Sent(std::mem::take(&mut self.sent)))?;
+        Ok(true)
+    }
+}
+
 struct Rank {
-    direct: Direct,
-    send: Option<Vec<u8>>,
+    local: Local,
+    link: Waiting,
+    send: Vec<u8>,
     receive: Vec<u8>,
-    outgoing: Vec<Transfer>,
 }
 
 fn all_reduce(
@@ -25,55 +51,37 @@ fn all_reduce(
     let summary = collective.summary(algorithm);
     let rank = |(rank, array): (usize, &Vec<u8>)| {
         let place = RankInfo::new(rank as u32, arrays.len() as u32).unwrap();
-        let mut direct = Direct::of_collective(&collective, place, summary, Spare::default()).unwrap();
+        let bound = Bound::of_collective(&collective, place, algorithm).unwrap();
+        let mut local = Local::new(bound, place, ("allreduce", summary), Spare::default()).unwrap();
         let (send, mut receive) =
             if in_place { (None, array.clone()) } else { (Some(array.clone()), vec![0xa5; array.len()]) };
-        direct.start(send.as_deref(), &mut receive, false).unwrap();
-        Rank { direct, send, receive, outgoing: Vec::new() }
+        local.start(send.as_deref(), &mut receive).unwrap();
+        Rank { local, link: Waiting::default(), send: send.unwrap_or_default(), receive }
     };
     let mut ranks: Vec<Rank> = arrays.iter().enumerate().map(rank).collect();
     for _ in 0..1_000_000 {
-        for rank in &mut ranks {
-            rank.outgoing.extend(std::iter::from_fn(|| rank.direct.poll()));
+        for Rank { local, link, send, receive } in &mut ranks {
+            local.advance(link, send, receive).unwrap();
         }
-        let ready: Vec<usize> = (0..ranks.len()).filter(|rank| !ranks[*rank].outgoing.is_empty()).collect();
+        let ready: Vec<usize> = (0..ranks.len()).filter(|rank| !ranks[*rank].link.messages.is_empty()).collect();
         if ready.is_empty() {
-            assert!(ranks.iter().all(|rank| rank.direct.is_complete()));
+            assert!(ranks.iter().all(|rank| rank.local.executor().is_complete()));
             return ranks.into_iter().map(|rank| rank.receive).collect();
         }
         let from = ready[draw(ready.len())];
-        let Rank { direct, send, receive, outgoing } = &mut ranks[from];
+        let Rank { local, link, send, receive } = &mut ranks[from];
         // A connection keeps the order of its messages.
-        let to = outgoing[draw(outgoing.len())].to;
-        let first = outgoing.iter().position(|transfer| transfer.to == to).unwrap();
-        let Transfer { source, tag, .. } = outgoing.remove(first);
-        let bytes = whole(direct, send.as_deref().unwrap_or_default(), receive, source);
-        direct.sent(1);
-        deliver(&mut ranks[to as usize], (from as u32, tag), summary, &bytes);
+        let to = link.messages[draw(link.messages.len())].to;
+        let first = link.messages.iter().position(|transfer| transfer.to == to).unwrap();
+        let Transfer { source, tag, .. } = link.messages.remove(first);
+        link.sent += 1;
+        let bytes = Slices { own: &mut local.own, send, receive }.message(&local.executor, source);
+        let Rank { local, send, receive, .. } = &mut ranks[to as usize];
+        let from = from as u32;
+        assert_eq!(local.begin(from, summary, (tag, bytes.len() as u64, 0)), Begun::Fine);
+        assert!(local.deliver((from, tag), &bytes, send, receive));
     }
     panic!("no end");
-}
-
-fn whole(direct: &Direct, send: &[u8], receive: &[u8], source: Part) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while (bytes.len() as u64) < direct.bytes(source) {
-        bytes.extend_from_slice(direct.source(send, receive, source, bytes.len() as u64));
-    }
-    bytes
-}
-
-fn deliver(to: &mut Rank, (from, tag): (u32, u32), summary: Summary, bytes: &[u8]) {
-    let total = bytes.len() as u64;
-    assert_eq!(to.direct.begin(from, summary, (tag, total, 0)), Begun::Fine);
-    let mut at = 0;
-    while at < bytes.len() {
-        let place = to.direct.place(&mut to.receive, tag, at as u64);
-        let len = place.len().min(bytes.len() - at);
-        place[..len].copy_from_slice(&bytes[at..at + len]);
-        at += len;
-    }
-    let send = to.send.as_deref().unwrap_or_default();
-    assert!(to.direct.came(from, tag, (total, total), send, &mut to.receive));
 }
 
 proptest! {

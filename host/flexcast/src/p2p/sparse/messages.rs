@@ -19,10 +19,10 @@ use crate::op::sparse_options::SparseOptions;
 use portion::Portion;
 pub use sums::Sums;
 
-use super::Begun;
 use crate::error::{Error, Result};
 use crate::op::buffer::zeroes;
 use crate::op::reduce::Reduction;
+use crate::p2p::local::Begun;
 use crate::p2p::sparse::scan::Turn;
 
 /// Name of the operation in errors.
