@@ -74,7 +74,7 @@ fn print(refused: &clap::Error) -> anyhow::Result<ExitCode> {
 /// once.
 fn in_words(error: &anyhow::Error) -> String {
     let missing = error.chain().find_map(|cause| match cause.downcast_ref() {
-        Some(flexio::Error::NotInstalled { looked_for: file, source }) => Some((file, source.to_string())),
+        Some(flexio::Error::NotInstalled { missing: file, source }) => Some((file, source.to_string())),
         _ => None,
     });
     match missing {
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn without_a_card_the_option_for_the_emulator_is_named() {
-        let missing = flexio::Error::NotInstalled { looked_for: "libflexio.so".to_owned(), source: "none".into() };
+        let missing = flexio::Error::NotInstalled { missing: "libflexio.so".to_owned(), source: "none".into() };
         assert!(!missing.to_string().contains("--"), "the library knows no options: {missing}");
         let error = anyhow::Error::from(missing).context("no card");
         assert!(hint(&error).is_some_and(|hint| hint.contains("--provider emu")));

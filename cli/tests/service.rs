@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use flexcast_service::daemon::status::Status;
-use flexcast_service::{ProcessLook, Reason};
+use flexcast_service::{ProcessStatus, Reason};
 
 fn flexcast(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_flexcast")).arg("service").args(args).output().expect("the tool starts")
@@ -39,7 +39,7 @@ fn a_status_is_a_table_or_a_document() {
     let path = folder.path().join("status");
     let socket = path.to_str().expect("UTF-8");
     refused(&["status", "--socket", socket], &["no flexcast-service answers at", socket, "start it"]);
-    let mut process = ProcessLook { address: "192.0.2.7:4870".to_owned(), ..ProcessLook::default() };
+    let mut process = ProcessStatus { address: "192.0.2.7:4870".to_owned(), ..ProcessStatus::default() };
     (process.now.programs, process.now.groups, process.now.active_reads, process.counts.read_bytes) = (3, 2, 1, 4096);
     process.net.refused[Reason::Secret as usize] = 5;
     let status =

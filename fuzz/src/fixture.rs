@@ -120,7 +120,7 @@ impl<'w> Fixture<'w> {
     /// Adds 128 KiB of host memory to a machine of two cards.
     #[must_use]
     pub fn new(world: &'w mut World) -> Self {
-        let next = world.host.lend(Self::MEMORY_LINES);
+        let next = world.host.allocate(Self::MEMORY_LINES);
         Fixture { world, next, end: next + (Self::MEMORY_LINES * 64) as u64 }
     }
 

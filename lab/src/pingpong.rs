@@ -16,7 +16,7 @@ const LOG_DEPTH: u8 = 4;
 /// Bytes of a message buffer of the device.
 const BUFFER_BYTES: u32 = 4096;
 /// Longest wait for an answer, which takes microseconds.
-const ANSWER_BOUND: Bound = Bound::millis(10).with_looks(50_000_000);
+const ANSWER_BOUND: Bound = Bound::millis(10).with_polls(50_000_000);
 
 /// How a ping went.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use zerocopy::FromBytes as _;
 use crate::image_bytes;
 
 /// Longest wait of a test.
-pub const BOUND: Bound = Bound::millis(20).with_looks(2_000_000);
+pub const BOUND: Bound = Bound::millis(20).with_polls(2_000_000);
 /// Which completions are of sends.
 const SENT: u64 = 1 << 32;
 
@@ -51,7 +51,7 @@ impl TestWorker {
             let queue_pair =
                 QueuePair::builder(&pd, Transport::Rc, depths).build(&completions, &completions).expect("a queue pair");
             queue_pair.init(Access::LOCAL_WRITE, 0).expect("INIT");
-            let bytes = 2 * parameters.spot_bytes() as usize;
+            let bytes = 2 * parameters.slot_bytes() as usize;
             let memory = HostBuffer::zeroed(bytes).expect("memory");
             let memory = MemoryRegion::register(&pd, memory, Access::LOCAL_WRITE).expect("a key");
             Lane { queue_pair, memory, worker: None, ring: vec![0; parameters.ring_bytes() as usize], messages: 0 }
@@ -105,7 +105,7 @@ impl TestWorker {
     /// Sends bytes that are no message, or one at a wrong time, on the connection of a shard. What is answered is
     /// received, and not read.
     pub fn send_raw(&mut self, shard: usize, bytes: &[u8], immediate: Option<u32>) {
-        let slot_bytes = self.parameters.spot_bytes();
+        let slot_bytes = self.parameters.slot_bytes();
         let lane = &mut self.lanes[shard];
         let into = lane.memory.slice(u64::from(slot_bytes), slot_bytes).expect("inside");
         lane.queue_pair.post_receive(shard as u64, into).expect("room in the receive queue");
@@ -131,7 +131,7 @@ impl Lane {
         let (worker, _) = self.worker.as_mut().ok_or("an answer before an operation")?;
         let sums = bytes.saturating_sub(parameters.index_bytes()) / parameters.block_bytes();
         let mut answer = vec![0; bytes as usize];
-        self.memory.read(parameters.spot_bytes() as usize, &mut answer).map_err(|error| error.to_string())?;
+        self.memory.read(parameters.slot_bytes() as usize, &mut answer).map_err(|error| error.to_string())?;
         let (_, next) = split(parameters, &answer, sums).map_err(|error| error.to_string())?;
         let iteration = worker.iteration();
         worker.answer(iteration, sums, &next).map(drop).map_err(|error| error.to_string())
@@ -146,7 +146,7 @@ impl Lane {
             match worker.poll() {
                 Step::Store { block, position, .. } => {
                     let place = place(shard, block, array.len());
-                    let at = parameters.spot_bytes() as usize + position as usize * block_bytes;
+                    let at = parameters.slot_bytes() as usize + position as usize * block_bytes;
                     self.memory.read(at, &mut array[place]).map_err(|error| error.to_string())?;
                 }
                 Step::Scan { from, slot: into } => {
@@ -165,8 +165,8 @@ impl Lane {
                     let mut bytes: Vec<u8> =
                         message.send.iter().flat_map(|from| self.ring[slot(from)].to_vec()).collect();
                     bytes.extend_from_slice(&message.votes.to_bytes()[..parameters.index_bytes() as usize]);
-                    let offset = u64::from(parameters.spot_bytes());
-                    let into = self.memory.slice(offset, parameters.spot_bytes()).map_err(|error| error.to_string())?;
+                    let offset = u64::from(parameters.slot_bytes());
+                    let into = self.memory.slice(offset, parameters.slot_bytes()).map_err(|error| error.to_string())?;
                     self.queue_pair.post_receive(number, into).map_err(|error| error.to_string())?;
                     self.send(number, &bytes, Some(message.displacement.bits()));
                 }

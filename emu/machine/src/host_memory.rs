@@ -106,7 +106,7 @@ impl HostMemory {
     /// Zeroed, registered memory of whole lines that lives as long as the machine; gives its address. Access it
     /// through [`HostMemory::read`] and [`HostMemory::write`].
     #[allow(unsafe_code)]
-    pub fn lend(&mut self, lines: usize) -> u64 {
+    pub fn allocate(&mut self, lines: usize) -> u64 {
         let memory = Lines::zeroed(lines);
         let addr = memory.addr();
         self.own.push(memory);
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn own_memory_is_whole_lines_of_zeros() {
         let mut memory = HostMemory::default();
-        let addr = memory.lend(3);
+        let addr = memory.allocate(3);
         assert!(addr.is_multiple_of(64));
         memory.write(addr + 190, &[1, 2]).unwrap();
         let mut out = [9; 192];
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn bytes_of_any_place_and_length_are_copied() {
         let mut memory = HostMemory::default();
-        let addr = memory.lend(4);
+        let addr = memory.allocate(4);
         // Miri takes long.
         let step = if cfg!(miri) { 7 } else { 1 };
         for (start, len) in (0..17).step_by(step).flat_map(|start| (0..150).step_by(step).map(move |len| (start, len)))
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn own_memory_stays_where_it_is_when_its_owner_moves() {
         let mut memory = HostMemory::default();
-        let addrs: Vec<u64> = (1..40).map(|lines| memory.lend(lines)).collect();
+        let addrs: Vec<u64> = (1..40).map(|lines| memory.allocate(lines)).collect();
         let moved = Box::new(memory);
         std::thread::spawn(move || {
             for (addr, value) in addrs.iter().zip(1..) {

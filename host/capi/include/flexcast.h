@@ -961,7 +961,7 @@ typedef enum {
   /**
    * The bytes of a buffer cannot be borrowed: a service process may still write to them.
    */
-  FLEXCAST_ERROR_LENT = 130,
+  FLEXCAST_ERROR_LEASED = 130,
   /**
    * The operation has failed because of a connection between this rank and another one: the text names the rank, its
    * address and what is wrong.

@@ -171,8 +171,7 @@ mod tests {
 
     #[test]
     fn causes_are_part_of_the_text() {
-        let error =
-            flexio::Error::NotInstalled { looked_for: "libflexio.so".to_owned(), source: "no such file".into() };
+        let error = flexio::Error::NotInstalled { missing: "libflexio.so".to_owned(), source: "no such file".into() };
         let fault = Fault::from(Error::from(error));
         assert_eq!(fault.status, FLEXCAST_ERROR_NOT_INSTALLED);
         assert!(fault.text.contains("libflexio.so") && fault.text.contains("no such file"), "{}", fault.text);

@@ -95,7 +95,7 @@ pub enum flexcast_status {
     /// the setting `sparse.fixed_point`, infinite or not a number.
     FLEXCAST_ERROR_CONTRIBUTION = 129,
     /// The bytes of a buffer cannot be borrowed: a service process may still write to them.
-    FLEXCAST_ERROR_LENT = 130,
+    FLEXCAST_ERROR_LEASED = 130,
     /// The operation has failed because of a connection between this rank and another one: the text names the rank, its
     /// address and what is wrong.
     FLEXCAST_ERROR_CONNECTION = 131,
@@ -146,7 +146,7 @@ const TEXTS: [(flexcast_status, &CStr); 43] = [
     (FLEXCAST_ERROR_WATCH, c"memory cannot be watched"),
     (FLEXCAST_ERROR_AGGREGATOR, c"an aggregator has failed"),
     (FLEXCAST_ERROR_CONTRIBUTION, c"a number of the contribution cannot be summed up"),
-    (FLEXCAST_ERROR_LENT, c"a service process may still write to the buffer"),
+    (FLEXCAST_ERROR_LEASED, c"a service process may still write to the buffer"),
     (FLEXCAST_ERROR_CONNECTION, c"the connection to another rank is at fault"),
 ];
 
@@ -171,7 +171,7 @@ impl flexcast_status {
             Error::Connection { .. } => FLEXCAST_ERROR_CONNECTION,
             Error::Aggregator { .. } => FLEXCAST_ERROR_AGGREGATOR,
             Error::Contribution { .. } => FLEXCAST_ERROR_CONTRIBUTION,
-            Error::Lent { .. } => FLEXCAST_ERROR_LENT,
+            Error::Leased { .. } => FLEXCAST_ERROR_LEASED,
             Error::Broken { .. } => FLEXCAST_ERROR_BROKEN,
             Error::ProgressThread { .. } => FLEXCAST_ERROR_PROGRESS_THREAD,
             Error::RequestOver { .. } => FLEXCAST_ERROR_REQUEST_OVER,
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn what_a_program_can_mend_has_a_code_of_its_own() {
         let of = |error: flexio::Error| flexcast_status::of(&Error::from(error));
-        let missing = flexio::Error::NotInstalled { looked_for: String::new(), source: "none".into() };
+        let missing = flexio::Error::NotInstalled { missing: String::new(), source: "none".into() };
         assert_eq!(of(missing), FLEXCAST_ERROR_NOT_INSTALLED);
         let elf = flexio::ImageError::NotElf { start: b"this".to_vec() };
         assert_eq!(of(flexio::Error::Image { image: String::new(), source: elf }), FLEXCAST_ERROR_IMAGE);
@@ -264,7 +264,7 @@ mod tests {
         let dead = flexio::Error::DeviceFault { state, panic: None, record: String::new() };
         assert_eq!(of(dead), FLEXCAST_ERROR_DEVICE_FAULT);
         let bound = flexio::Bound::micros(1);
-        let late = flexio::Error::Timeout { what: String::new(), waited_us: 1, looks: 1, bound };
+        let late = flexio::Error::Timeout { what: String::new(), waited_us: 1, polls: 1, bound };
         assert_eq!(of(late), FLEXCAST_ERROR_TIMEOUT);
         assert_eq!(of(flexio::Error::Foreign { what: "a", parent: "b" }), FLEXCAST_ERROR_FLEXIO);
     }

@@ -28,7 +28,7 @@ impl CudaArray {
     /// # Safety
     /// As [`CudaArray::in_place`], for both; they do not overlap.
     #[must_use]
-    pub const unsafe fn apart(contribution: u64, result: u64, bytes: u64) -> Self {
+    pub const unsafe fn out_of_place(contribution: u64, result: u64, bytes: u64) -> Self {
         Self { contribution: Some(contribution), result, bytes }
     }
 

@@ -185,7 +185,7 @@ pub enum Error {
         "the buffer is lent to the service process at {process}, which may write to it: call `Communicator::take_back` \
          before its bytes are borrowed, or copy them by `Buffer::read` and `Buffer::write`"
     )]
-    Lent {
+    Leased {
         /// Its address.
         process: SocketAddr,
     },

@@ -506,7 +506,7 @@ impl HeldKey {
 impl Drop for HeldKey {
     fn drop(&mut self) {
         /// A card frees a key within microseconds.
-        const DROP_BOUND: Bound = Bound::millis(10).with_looks(1_000_000);
+        const DROP_BOUND: Bound = Bound::millis(10).with_polls(1_000_000);
         if self.freed {
             return;
         }

@@ -11,13 +11,13 @@ use crate::wait::Bound;
 pub enum Error {
     /// The vendor's libraries are not there.
     #[error(
-        "DOCA not installed: missing {looked_for}; install the DOCA host packages, or take the emulator's \
+        "DOCA not installed: missing {missing}; install the DOCA host packages, or take the emulator's \
          libraries: name their folder (which `cargo xtask build-emu-libs` prints) in LD_LIBRARY_PATH, or open it by \
          its path"
     )]
     NotInstalled {
         /// File names tried, in order.
-        looked_for: String,
+        missing: String,
         /// What the dynamic loader said.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -228,14 +228,14 @@ pub enum Error {
         expected: u64,
     },
     /// A wait ended without its condition.
-    #[error("timeout: waited {waited_us} us ({looks} polls) for {what}; the bound is {bound}")]
+    #[error("timeout: waited {waited_us} us ({polls} polls) for {what}; the bound is {bound}")]
     Timeout {
         /// What was awaited.
         what: String,
         /// How long, by the provider's clock.
         waited_us: u64,
         /// How often the condition was polled.
-        looks: u64,
+        polls: u64,
         /// The bound.
         bound: Bound,
     },

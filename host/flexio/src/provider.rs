@@ -140,7 +140,7 @@ impl Provider {
     /// The FlexIO functions, if there are any: what an application keeps.
     pub(crate) fn flexio_api(&self) -> Result<FlexioApi> {
         self.tables.flexio.ok_or_else(|| Error::NotInstalled {
-            looked_for: "libflexio.so".to_owned(),
+            missing: "libflexio.so".to_owned(),
             source: "the provider has verbs alone, by which no firmware is started".into(),
         })
     }
@@ -167,7 +167,7 @@ impl Provider {
     /// [`Error::NotInstalled`] names what is missing.
     pub fn system() -> Result<Self> {
         let missing = |name: &str, source: Box<dyn std::error::Error + Send + Sync>| Error::NotInstalled {
-            looked_for: name.to_owned(),
+            missing: name.to_owned(),
             source,
         };
         let (flexio, emulator) = flexio_sys::load().map_err(|e| missing("libflexio.so", e.into()))?;
@@ -185,7 +185,7 @@ impl Provider {
     pub fn rdma() -> Result<Self> {
         Self::system().or_else(|_| {
             let verbs = verbs_sys::load().map_err(|error| Error::NotInstalled {
-                looked_for: "libibverbs.so.1 and libmlx5.so.1".to_owned(),
+                missing: "libibverbs.so.1 and libmlx5.so.1".to_owned(),
                 source: error.into(),
             })?;
             let relax = Box::<SpinLoop>::default();
@@ -200,7 +200,7 @@ impl Provider {
     /// [`Error::NotInstalled`] names what is missing.
     pub fn from_folder(folder: &Path) -> Result<Self> {
         let missing = |name: &str, source: verbs_sys::LoadError| Error::NotInstalled {
-            looked_for: format!("{name} in {}", folder.display()),
+            missing: format!("{name} in {}", folder.display()),
             source: source.into(),
         };
         let (flexio, emulator) = flexio_sys::load_from(folder).map_err(|e| missing("libflexio.so", e))?;

@@ -148,14 +148,14 @@ pub struct Bound {
     /// Longest wait, by the clock of [`Relax::now_ps`].
     pub span: Duration,
     /// Most polls of the condition, a backstop for a machine that has nothing left to do and so does not advance.
-    pub looks: u64,
+    pub polls: u64,
 }
 
 impl Bound {
     /// A wait of at most this many microseconds.
     #[must_use]
     pub const fn micros(micros: u64) -> Self {
-        Self { span: Duration::from_micros(micros), looks: u64::MAX }
+        Self { span: Duration::from_micros(micros), polls: u64::MAX }
     }
 
     /// A wait of at most this many milliseconds.
@@ -166,16 +166,16 @@ impl Bound {
 
     /// The same bound with at most this many polls.
     #[must_use]
-    pub const fn with_looks(self, looks: u64) -> Self {
-        Self { looks, ..self }
+    pub const fn with_polls(self, polls: u64) -> Self {
+        Self { polls, ..self }
     }
 }
 
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} us", self.span.as_micros())?;
-        if self.looks != u64::MAX {
-            write!(f, " or {} polls", self.looks)?;
+        if self.polls != u64::MAX {
+            write!(f, " or {} polls", self.polls)?;
         }
         Ok(())
     }
@@ -200,11 +200,11 @@ pub fn wait<T>(
         }
         polls += 1;
         let waited_ps = relax.now_ps().saturating_sub(start_ps);
-        if waited_ps >= span_ps || polls >= bound.looks {
+        if waited_ps >= span_ps || polls >= bound.polls {
             return Err(Error::Timeout {
                 what: what.to_owned(),
                 waited_us: waited_ps / 1_000_000,
-                looks: polls,
+                polls: polls,
                 bound,
             });
         }
@@ -258,7 +258,7 @@ mod tests {
     fn a_machine_at_rest_costs_the_time_of_looking_at_it() {
         let clock = EmulatorClock::new(|| false, || 5, true);
         let error = wait::<()>(&clock, Bound::micros(3), "anything", || Ok(None)).unwrap_err();
-        assert!(matches!(error, Error::Timeout { looks: 4, waited_us: 3, .. }), "{error}");
+        assert!(matches!(error, Error::Timeout { polls: 4, waited_us: 3, .. }), "{error}");
         let clock = EmulatorClock::new(|| true, || 5, true);
         clock.relax();
         assert_eq!(clock.now_ps(), 5, "a machine that moves has a time of its own");
@@ -267,8 +267,8 @@ mod tests {
     #[test]
     fn a_clock_that_stands_still_is_bounded_by_polls() {
         let clock = Steps { now_ps: AtomicU64::new(0), step_ps: 0 };
-        let bound = Bound::micros(10).with_looks(5);
+        let bound = Bound::micros(10).with_polls(5);
         let error = wait::<()>(&clock, bound, "anything", || Ok(None)).unwrap_err();
-        assert!(matches!(error, Error::Timeout { looks: 5, .. }), "{error}");
+        assert!(matches!(error, Error::Timeout { polls: 5, .. }), "{error}");
     }
 }

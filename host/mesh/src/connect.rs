@@ -62,7 +62,7 @@ pub struct Connect {
     /// How long a peer may take to take a connection. Dials that fail are repeated until then.
     pub timeout: Duration,
     /// Where processes of this computer connect to share memory.
-    pub doors: Doors,
+    pub shared: SharedListeners,
     /// Where aggregators are that are no ranks: they have numbers behind those of the ranks.
     pub aggregators: Vec<SocketAddr>,
     /// In which order they add.
@@ -73,7 +73,7 @@ pub struct Connect {
 
 /// Where processes of this computer connect to share memory.
 #[derive(Debug, Default)]
-pub struct Doors {
+pub struct SharedListeners {
     /// The own socket; none: this rank shares no memory.
     pub listener: Option<UnixListener>,
     /// The number of each rank's socket; 0 or missing: it is not of this computer, or shares no memory.
@@ -84,7 +84,7 @@ impl Connect {
     /// Begins to connect to a rank, without waiting for it.
     pub(super) fn dial(&self, rank: u32) -> io::Result<(Stream, Dial)> {
         let address = *self.addresses.get(rank as usize).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let shares = self.doors.listener.is_some();
+        let shares = self.shared.listener.is_some();
         Dial::begin(Target {
             scope: self.communicator,
             own: Party::rank(self.own),
@@ -92,7 +92,7 @@ impl Connect {
             secret: self.secret.clone(),
             greeting: None,
             address,
-            listener: self.doors.numbers.get(rank as usize).copied().filter(|number| shares && *number != 0),
+            listener: self.shared.numbers.get(rank as usize).copied().filter(|number| shares && *number != 0),
             patience: self.timeout,
         })
     }

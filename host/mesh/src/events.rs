@@ -106,7 +106,7 @@ pub trait Listener {
     fn is_due(&self, operation: u32, transfer: bool) -> bool;
 
     /// A message, a request or data has come.
-    fn hear(&mut self, event: Event<'_>);
+    fn take(&mut self, event: Event<'_>);
 
     /// A fragment comes. False: it cannot be, and nothing more is taken from that rank.
     fn begin(&mut self, from: u32, head: &Head) -> bool;

@@ -35,7 +35,7 @@ pub fn resolve(names: &[String]) -> Result<Vec<SocketAddr>> {
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// When something has last come from it, or the operation has begun.
-    pub heard_ps: u64,
+    pub received_ps: u64,
     /// Whom it waits for, as it says.
     pub waits_for: Option<u32>,
     /// Why it has failed.
@@ -61,7 +61,7 @@ impl KnownAggregators {
 
     /// An operation begins.
     pub fn begin(&mut self, now_ps: u64) {
-        self.0.fill(Known { heard_ps: now_ps, ..Known::default() });
+        self.0.fill(Known { received_ps: now_ps, ..Known::default() });
     }
 
     /// What is known of an aggregator; none if there is no such one.
@@ -76,9 +76,9 @@ impl KnownAggregators {
     }
 
     /// Something has come from an aggregator.
-    pub fn hear(&mut self, number: u32, now_ps: u64) {
+    pub fn received(&mut self, number: u32, now_ps: u64) {
         if let Some(known) = self.get_mut(number) {
-            known.heard_ps = now_ps;
+            known.received_ps = now_ps;
         }
     }
 

@@ -34,7 +34,7 @@ impl Listener for Notes {
         true
     }
 
-    fn hear(&mut self, event: Event<'_>) {
+    fn take(&mut self, event: Event<'_>) {
         self.received.push(match event {
             Event::Message { bytes, .. } => format!("message {:x}", digest(bytes)),
             Event::Request { read, .. } => format!("{read:?}"),

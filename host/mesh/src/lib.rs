@@ -13,7 +13,7 @@
 //!
 //! 1. [`listen`], and let the ranks exchange their addresses. [`Mesh::connect`] makes the connections of a
 //!    communicator, and later ones are made when something is sent.
-//! 2. Wait for [`Mesh::descriptors`], [`Mesh::doors`] and [`Mesh::deadline`], then call [`Mesh::admit`],
+//! 2. Wait for [`Mesh::descriptors`], [`Mesh::shared_listeners`] and [`Mesh::deadline`], then call [`Mesh::admit`],
 //!    [`Mesh::receive`] and [`Mesh::flush`]. None of them blocks. What has come goes to a [`Listener`], what is sent is
 //!    taken from a [`Source`].
 //! 3. Ask what has failed: [`Mesh::take_broken`] and [`Mesh::fault`].
@@ -41,7 +41,7 @@ mod strangers;
 mod stream;
 mod tags;
 
-pub use connect::{Connect, Doors, dial_aggregator, listen};
+pub use connect::{Connect, SharedListeners, dial_aggregator, listen};
 pub use error::{Error, Result};
 pub use events::{Address, Event, Fault, Interest, Listener, Read, Source, Watch};
 pub use frame::{END, Frame, Head, MESSAGE, MOST_FRAME_BYTES};

@@ -137,7 +137,7 @@ impl Mesh {
             ranks: connect.addresses.len() as u32,
             secret: &connect.secret,
         };
-        let (listener, shared) = (&connect.listener, connect.doors.listener.as_ref());
+        let (listener, shared) = (&connect.listener, connect.shared.listener.as_ref());
         let arrivals = self.strangers.poll(&Host { listener, shared, reached, silence: SILENCE }, watch);
         let before = self.peers.len();
         arrivals.into_iter().for_each(|arrival| self.take(arrival));
@@ -175,8 +175,8 @@ impl Mesh {
     }
 
     /// Where ranks connect.
-    pub fn doors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let shared = self.connect.doors.listener.as_ref().map(|listener| listener.as_fd());
+    pub fn shared_listeners(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let shared = self.connect.shared.listener.as_ref().map(|listener| listener.as_fd());
         std::iter::once(self.connect.listener.as_fd()).chain(shared)
     }
 
@@ -214,16 +214,16 @@ impl Mesh {
     pub fn want(&self) {
         for peer in self.peers.iter().filter(|peer| !peer.is_dialling()) {
             if let Some(stream) = peer.stream.shared() {
-                stream.rings().want(peer.is_heard(), peer.is_waiting());
+                stream.rings().want(peer.is_read(), peer.is_waiting());
             }
         }
     }
 
     /// Takes what peers have sent through shared memory. Returns whether there was anything.
-    pub fn look(&mut self, listener: &mut dyn Listener) -> bool {
+    pub fn poll_shared(&mut self, listener: &mut dyn Listener) -> bool {
         let Self { peers, room, .. } = self;
         let ready = peers.iter_mut().filter(|peer| {
-            peer.is_heard()
+            peer.is_read()
                 && peer.stream.shared().is_some_and(|stream| stream.rings().bytes().map_or(true, |bytes| bytes > 0))
         });
         ready.fold(false, |any, peer| any | peer.receive(room, listener))
@@ -334,7 +334,7 @@ impl Mesh {
             return peer.shake_hands();
         }
         peer.stream.attend();
-        peer.is_heard() && peer.receive(room, listener)
+        peer.is_read() && peer.receive(room, listener)
     }
 
     /// An operation has begun: takes what has waited for that. Returns whether there was anything.

@@ -175,12 +175,12 @@ impl Peer {
     pub(crate) fn interest(&self) -> Interest {
         match &self.dial {
             Some(dial) => dial.interest(),
-            None => Interest { read: self.is_heard(), write: self.is_waiting() },
+            None => Interest { read: self.is_read(), write: self.is_waiting() },
         }
     }
 
     /// Whether it is waited for what it sends.
-    pub const fn is_heard(&self) -> bool {
+    pub const fn is_read(&self) -> bool {
         self.dial.is_none() && (!self.held || self.mute.is_some()) && !self.closed && self.ended.is_none()
     }
 

@@ -42,7 +42,7 @@ use offers::{Offer, Offers};
 use program::Program;
 use reach::Reach;
 use staged::StagedGroups;
-pub use status::AgentLook;
+pub use status::AgentStatus;
 
 use crate::error::Result;
 use crate::links::{Ends, Fault, Lane, LinkEnd, LinkEvent, Links, PeerId, Transfer};

@@ -24,13 +24,13 @@ mod rank;
 mod secret;
 mod session;
 
-pub use agent::{Agent, AgentCounts, AgentLimits, AgentLook};
+pub use agent::{Agent, AgentCounts, AgentLimits, AgentStatus};
 pub use error::{Error, Result};
 pub use links::{LinkEnd, PeerId};
 pub use net::counts::{NetCounts, Reason};
 pub use net::greeting::GreetingError;
 pub use net::life::MISSED;
-pub use net::processes::{ConnectionLook, Pace, ProcessLook, Processes};
+pub use net::processes::{ConnectionStatus, Pace, ProcessStatus, Processes};
 pub use net::server::{Server, ServerSettings};
 pub use net::{address_of, endpoint_of, keyed_hash};
 pub use rank::{Client, DEFAULT_BOUND_KEYS, LocalCopy, MemoryId, StagedCall};

@@ -463,7 +463,7 @@ impl Links {
         if let Some(state) = self.peer_mut(peer) {
             state.memory.read((u64::from(slot) * SLOT_BYTES) as usize, &mut buffer)?;
             let acquaintance = state.far.as_mut().map(|(_, acquaintance)| acquaintance);
-            is_greeting = acquaintance.map_or(Ok(false), |one| one.hear(&buffer, &keyed_hash));
+            is_greeting = acquaintance.map_or(Ok(false), |one| one.receive(&buffer, &keyed_hash));
         }
         self.post_receive(index as usize, slot)?;
         let taken = match is_greeting {

@@ -295,7 +295,7 @@ impl Session {
 
     /// The same to read flags alone.
     #[must_use]
-    pub const fn look(&self) -> &Client {
+    pub const fn client_ref(&self) -> &Client {
         &self.client
     }
 

@@ -34,7 +34,7 @@ pub(super) const fn compact(thread: u32) -> u32 {
 }
 
 /// Longest run of a kernel of loads and stores.
-const KERNEL_BOUND: Bound = Bound::millis(20_000).with_looks(500_000_000);
+const KERNEL_BOUND: Bound = Bound::millis(20_000).with_polls(500_000_000);
 
 /// Words of one line.
 pub(super) const LINE_BYTES: u64 = 64;

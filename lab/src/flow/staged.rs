@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use flexcast_proto::service::{
     Between, Collective, ContextId, Delivery, Descriptor, FLAG_BYTES, Multicast, Part, Placed, Region, StagedAction,
-    StagedEvent, StagedProcess, StagedRefusal, TASK_HEADER_BYTES, TASK_RANK_BYTES, Topology, Work, looks_at, wire,
+    StagedEvent, StagedProcess, StagedRefusal, TASK_HEADER_BYTES, TASK_RANK_BYTES, Topology, Work, polled_rank, wire,
     writers,
 };
 
@@ -365,7 +365,7 @@ impl Flow {
         }
         let Some(host) = topology.host_of(target) else { return };
         let polling =
-            topology.ranks_of(host).iter().filter(|rank| looks_at(topology, descriptor.delivery, **rank) == target);
+            topology.ranks_of(host).iter().filter(|rank| polled_rank(topology, descriptor.delivery, **rank) == target);
         let polling: Vec<u32> = polling.map(|rank| group.ranks[*rank as usize]).collect();
         let bytes = received_bytes(&operation, topology.ranks());
         for rank in polling {

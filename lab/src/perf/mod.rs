@@ -206,7 +206,7 @@ impl Task {
         }
         match receive.as_slice() {
             Ok(found) => Ok(content.is_right(rank, bytes, found)),
-            Err(flexcast::Error::Lent { .. }) => Ok(content.is_right(rank, bytes, &receive.to_vec()?)),
+            Err(flexcast::Error::Leased { .. }) => Ok(content.is_right(rank, bytes, &receive.to_vec()?)),
             Err(error) => Err(error),
         }
     }
@@ -217,7 +217,7 @@ impl Task {
 fn change(buffer: &mut Buffer, change: impl FnOnce(&mut [u8])) -> Result<(), flexcast::Error> {
     match buffer.as_mut_slice() {
         Ok(bytes) => change(bytes),
-        Err(flexcast::Error::Lent { .. }) => {
+        Err(flexcast::Error::Leased { .. }) => {
             let mut copy = buffer.to_vec()?;
             change(&mut copy);
             buffer.write(0, &copy)?;

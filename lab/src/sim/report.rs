@@ -205,10 +205,10 @@ pub struct Report {
     pub live: u64,
     /// Those of them that are of communicators other than the first.
     #[serde(skip)]
-    pub live_beside: u64,
+    pub live_concurrent: u64,
     /// Operations of those communicators that failed.
     #[serde(skip)]
-    pub failures_beside: u64,
+    pub failures_concurrent: u64,
     /// Operations of ranks that failed, and the errors they gave, each once.
     pub failures: u64,
     /// The errors.
@@ -307,8 +307,8 @@ impl Report {
             digest_ok: true,
             bytes_ok: true,
             live: 0,
-            live_beside: 0,
-            failures_beside: 0,
+            live_concurrent: 0,
+            failures_concurrent: 0,
             failures: 0,
             errors: Vec::new(),
             failure_kinds: BTreeSet::new(),
@@ -354,13 +354,13 @@ impl Report {
         }
         for (rank, outcome) in (0..).zip(&sample.outcomes).filter(|(_, outcome)| !outcome.dead) {
             self.live += 1;
-            self.live_beside += u64::from(outcome.is_further);
+            self.live_concurrent += u64::from(outcome.is_further);
             self.rank_ps.extend(outcome.took_ps.map(|took_ps| (rank, took_ps)));
             self.rank_time.add(Some(0), outcome.took_ps);
             self.bytes_ok &= outcome.equal.unwrap_or(true);
             if let Some(error) = &outcome.error {
                 self.failures += 1;
-                self.failures_beside += u64::from(outcome.is_further);
+                self.failures_concurrent += u64::from(outcome.is_further);
                 self.failure_kinds.extend(outcome.kind);
                 if !self.errors.contains(error) {
                     self.errors.push(error.clone());

@@ -110,7 +110,7 @@ pub fn run_case(case: &Case, image: &ImageFile) -> Result<Tally, Wrong> {
         return Err(wrong("a rank that reports success has wrong bytes".to_owned()));
     }
     let failed = report.failures > 0;
-    let (further, live_further) = (report.failures_beside, report.live_beside);
+    let (further, live_further) = (report.failures_concurrent, report.live_concurrent);
     for (failures, live, expected, whose) in [
         (report.failures - further, report.live - live_further, case.expected, ""),
         (further, live_further, case.expected_further, " of further communicators"),

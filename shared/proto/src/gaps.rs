@@ -45,7 +45,7 @@ impl GapWatch {
     }
 
     /// A scan has shown that of the chunks that have not come `lost` do not come any more, and `ahead` may.
-    pub const fn looked(&mut self, lost: u64, ahead: u64) {
+    pub const fn scanned(&mut self, lost: u64, ahead: u64) {
         (self.lost, self.next) = (lost, Self::behind(ahead, self.free));
     }
 
@@ -76,7 +76,7 @@ mod tests {
             let lost = sent / 100;
             if watch.is_due(1000 - sent + lost) {
                 scans.push(sent);
-                watch.looked(lost, 1000 - sent);
+                watch.scanned(lost, 1000 - sent);
             }
         }
         assert_eq!(
@@ -91,12 +91,12 @@ mod tests {
     fn few_chunks_are_scanned_when_all_have_come_or_are_lost() {
         let mut watch = GapWatch::new(40, false);
         assert!(!watch.is_due(3), "they may come");
-        watch.looked(3, 0);
+        watch.scanned(3, 0);
         assert!(watch.is_due(3) && !watch.is_due(0));
         assert!(!GapWatch::new(0, false).is_due(0), "nothing is expected");
         let mut free = GapWatch::new(40, true);
         assert!(!free.is_due(40) && free.is_due(39), "a scan that costs nothing");
-        free.looked(3, 1);
+        free.scanned(3, 1);
         assert!(!free.is_due(4) && free.is_due(3));
     }
 }

@@ -150,7 +150,7 @@ impl ProgressWatch {
     /// When the bitmaps are to be scanned, in picoseconds; none before data has come twice, and once they have been
     /// until there is more, or until multicast is `over` for a neighbour: then a scan shows more.
     #[must_use]
-    pub fn look_ps(&self, window: StallWindow, over: bool) -> Option<u64> {
+    pub fn scan_ps(&self, window: StallWindow, over: bool) -> Option<u64> {
         let useful = match self.scanned {
             None => true,
             Some(over_then) => over && !over_then,
@@ -171,13 +171,13 @@ impl ProgressWatch {
     }
 
     /// The bitmaps are scanned.
-    pub const fn look(&mut self, over: bool) {
+    pub const fn note_scan(&mut self, over: bool) {
         self.scanned = Some(over);
     }
 
     /// Whether they have been, and nothing has come since.
     #[must_use]
-    pub const fn has_looked(&self) -> bool {
+    pub const fn has_scanned(&self) -> bool {
         self.scanned.is_some()
     }
 
@@ -220,33 +220,33 @@ mod tests {
     fn a_quiet_stream_is_scanned_once_until_it_moves() {
         let mut window = StallWindow::new(640_000_000);
         let mut watch = ProgressWatch::new(0, 0);
-        assert_eq!(watch.look_ps(window, false), None, "nothing has come");
+        assert_eq!(watch.scan_ps(window, false), None, "nothing has come");
         watch.poll(1, 100_000_000);
         watch.poll(2, 107_000_000);
         assert_eq!(
-            watch.look_ps(window, false),
+            watch.scan_ps(window, false),
             Some(107_000_000 + 2 * 7_000_000),
             "the wait for the first chunk is no gap within"
         );
-        watch.look(false);
-        assert_eq!(watch.look_ps(window, true), Some(107_000_000 + 14_000_000), "a neighbour knows more");
+        watch.note_scan(false);
+        assert_eq!(watch.scan_ps(window, true), Some(107_000_000 + 14_000_000), "a neighbour knows more");
         watch.restart(115_000_000);
         watch.poll(2, 116_000_000);
-        assert_eq!(watch.look_ps(window, false), None);
+        assert_eq!(watch.scan_ps(window, false), None);
         watch.poll(3, 118_000_000);
         assert_eq!(
-            watch.look_ps(window, false),
+            watch.scan_ps(window, false),
             Some(118_000_000 + 2 * 5_000_000),
             "nor is the time before it began anew"
         );
         window.came_late();
-        assert_eq!(watch.look_ps(window, false), Some(118_000_000 + 20_000_000), "a network that reorders");
+        assert_eq!(watch.scan_ps(window, false), Some(118_000_000 + 20_000_000), "a network that reorders");
         assert_eq!(watch.overdue_ps(window), Some(118_000_000 + 40_000_000), "four times the mean gap");
         assert_eq!(watch.overdue_ps(StallWindow::new(1)), Some(118_000_000 + 20_000_000), "that of a network in order");
         let mut fast = ProgressWatch::new(0, 0);
         fast.poll(1, 1000);
         fast.poll(2, 2000);
-        assert_eq!(fast.look_ps(StallWindow::new(1), false), Some(2000 + 5_000_000), "no sooner than a scan takes");
+        assert_eq!(fast.scan_ps(StallWindow::new(1), false), Some(2000 + 5_000_000), "no sooner than a scan takes");
     }
 
     #[test]

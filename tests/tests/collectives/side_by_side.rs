@@ -50,7 +50,7 @@ fn communicators_and_parts_of_one_work_at_the_same_time_on_the_same_cards() {
             let report = simulate(&params);
             assert!(report.digest_ok, "{transport}, {control:?}: {:?}", report.errors);
             // Two of five ranks, and parts of three and two.
-            assert_eq!((report.live, report.live_beside), (3 * 15, 3 * 10), "{transport}");
+            assert_eq!((report.live, report.live_concurrent), (3 * 15, 3 * 10), "{transport}");
             assert_eq!(report.recovered_chunks, 0, "{transport}, {control:?}: nothing was lost");
             assert_eq!(report.contributed_bytes, 3 * 5 * 9_000, "two of all ranks, and the parts of one");
         }
@@ -79,7 +79,7 @@ fn a_cancelled_communicator_leaves_the_others_alone() {
     let cancel = HostFault::Cancel { rank: 1, after_ps: 30 * PS_PER_US };
     let report = simulate(&SimParams { host_faults: vec![cancel], ..params(Operation::Allgather, side) });
     assert!(report.bytes_ok);
-    assert_eq!((report.failures, report.failures_beside), (5, 0), "{:?}", report.errors);
+    assert_eq!((report.failures, report.failures_concurrent), (5, 0), "{:?}", report.errors);
 }
 
 /// A host that polls every 200 us delays what it has to do, and nothing comes out wrong.

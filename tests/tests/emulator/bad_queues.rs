@@ -24,7 +24,7 @@ const REGION_BYTES: u32 = 4096;
 const LOCAL_PROTECTION: u32 = 4;
 const FLUSHED: u32 = 5;
 const REMOTE_ACCESS: u32 = 10;
-const BOUND: Bound = Bound::millis(1).with_looks(1_000_000);
+const BOUND: Bound = Bound::millis(1).with_polls(1_000_000);
 
 /// One card's end of a connection.
 struct End<'a> {

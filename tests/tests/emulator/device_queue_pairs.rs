@@ -19,7 +19,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 const Q_KEY: u32 = 0x1111;
 const CLASS: u8 = 0xA4;
-const BOUND: Bound = Bound::millis(1).with_looks(1_000_000);
+const BOUND: Bound = Bound::millis(1).with_polls(1_000_000);
 /// Bytes of the routing header in front of a datagram's payload; its last 20 are the IPv4 header.
 const GRH_BYTES: usize = 40;
 const TOS_BYTE: usize = 21;

@@ -14,7 +14,7 @@ use flexio::{
     UdKey, Window,
 };
 
-const BOUND: Bound = Bound::millis(1).with_looks(1_000_000);
+const BOUND: Bound = Bound::millis(1).with_polls(1_000_000);
 const REGION_BYTES: usize = 4096;
 
 /// An image whose RPC `ping` returns its argument and one more.

@@ -379,13 +379,13 @@ fn programs_and_service_processes_take_nobody_for_somebody_else() {
         // What it says is answered, or the connection is cut off.
         let is_wrong = stale_here || stale_there;
         let bound_ps = machine.provider.relax().now_ps() + 1_000_000_000_000;
-        while client.awaits_keys() && agent.look().programs == 1 {
+        while client.awaits_keys() && agent.status().programs == 1 {
             assert!(machine.provider.relax().now_ps() < bound_ps, "no end");
             agent.progress().expect("the card works");
             client.progress().expect("the card works");
             machine.provider.relax().relax();
         }
-        let status = agent.look();
+        let status = agent.status();
         assert_eq!(
             (client.awaits_keys(), status.programs, status.bound_keys),
             if is_wrong { (true, 0, 0) } else { (false, 1, 1) }

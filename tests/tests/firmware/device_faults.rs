@@ -193,7 +193,7 @@ fn trigger(config: Config, handler: &[u32]) -> (u32, Error) {
             return (handler.id(), error);
         }
         let provider = process.device().provider();
-        let bound = Bound::millis(100).with_looks(10_000_000);
+        let bound = Bound::millis(100).with_polls(10_000_000);
         let waited = provider.wait(bound, "the handler", || process.check().map(|()| None::<()>));
         (handler.id(), waited.expect_err("the handler must fail"))
     })

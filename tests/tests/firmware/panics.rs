@@ -142,7 +142,7 @@ fn a_panic_in_an_event_handler_names_its_place() {
         handler.run(context.addr().get()).expect("released");
         // The handler may die before the call that woke it is back: both report the same.
         let error = process.call_by_name("wake", u64::from(handler.id())).and_then(|_| {
-            let bound = Bound::millis(100).with_looks(10_000_000);
+            let bound = Bound::millis(100).with_polls(10_000_000);
             let provider = process.device().provider();
             provider.wait(bound, "the handler", || process.check().map(|()| None::<()>))
         });

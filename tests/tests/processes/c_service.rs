@@ -129,12 +129,12 @@ fn programs_in_c_have_service_processes_carry_out_their_collectives() {
     let mut bindings = 0;
     for daemon in &mut daemons {
         let status = daemon.until("the end of all that it has", |status| {
-            let left = |process: &flexcast_service::ProcessLook| {
+            let left = |process: &flexcast_service::ProcessStatus| {
                 process.now.programs + process.now.groups + process.now.keys + process.now.bound_keys
             };
             status.processes.iter().map(left).sum::<u64>() == 0
         });
-        let sum = |value: fn(&flexcast_service::ProcessLook) -> u64| status.processes.iter().map(value).sum::<u64>();
+        let sum = |value: fn(&flexcast_service::ProcessStatus) -> u64| status.processes.iter().map(value).sum::<u64>();
         assert!(sum(|process| process.counts.reads) > 0, "the card has read: {status:?}");
         assert_eq!(sum(|process| process.counts.wrong + process.counts.aliases_replaced), 0, "{status:?}");
         bindings += sum(|process| process.counts.bindings);

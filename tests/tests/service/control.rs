@@ -18,7 +18,7 @@ use flexcast::{
 };
 use flexcast_proto::service::wire::Secret;
 use flexcast_proto::service::{Multicast, StagedReader, Staging};
-use flexcast_service::{AgentLimits, Pace, ProcessLook, Processes, ServerSettings, address_of};
+use flexcast_service::{AgentLimits, Pace, ProcessStatus, Processes, ServerSettings, address_of};
 use flexcast_tests::image_bytes;
 use tempfile::TempDir;
 
@@ -76,11 +76,11 @@ impl World {
     }
 
     fn keys(&self) -> u64 {
-        self.daemons.iter().flat_map(Processes::looks).map(|status| status.now.keys).sum()
+        self.daemons.iter().flat_map(Processes::statuses).map(|status| status.now.keys).sum()
     }
 
-    fn counted(&self, of: impl Fn(&ProcessLook) -> u64) -> u64 {
-        self.daemons.iter().flat_map(Processes::looks).map(|status| of(&status)).sum()
+    fn counted(&self, of: impl Fn(&ProcessStatus) -> u64) -> u64 {
+        self.daemons.iter().flat_map(Processes::statuses).map(|status| of(&status)).sum()
     }
 
     /// Runs `body` for each rank in a thread of its own.
@@ -722,7 +722,7 @@ fn bytes_are_borrowed_only_while_no_service_process_may_write_to_them() {
     let refuses = |buffer: &mut Buffer| {
         for refusal in [buffer.as_slice().map(drop), buffer.as_mut_slice().map(drop)] {
             let error = refusal.expect_err("it is shared");
-            assert!(matches!(&error, Error::Lent { process } if known.contains(process)), "{error}");
+            assert!(matches!(&error, Error::Leased { process } if known.contains(process)), "{error}");
             assert!(error.to_string().contains("call `Communicator::take_back`"), "{error}");
         }
     };

@@ -16,7 +16,7 @@ use flexcast_proto::service::{
     Blocks, Cause, ContextId, Datatype, Delivery, FailedParty, Limits, Locality, Region, SharedList, StagedRefusal,
     Staging,
 };
-use flexcast_service::{Agent, AgentLimits, AgentLook, Client, Error, MemoryId, PeerId};
+use flexcast_service::{Agent, AgentLimits, AgentStatus, Client, Error, MemoryId, PeerId};
 use flexio::{Access, HostBuffer, MemoryRegion, ProtectionDomain};
 
 const LOAD: Load = Load { bytes: 1009, varies: false };
@@ -165,7 +165,7 @@ fn memory_taken_back_while_it_is_read_costs_the_alias_and_its_collective_alone()
 fn programs_and_processes_go_with_keys_bound() {
     let shape = Shape { hosts: 2, ranks_per_host: 2, processes_per_host: 1 };
     let mut world = world(shape, 3);
-    let agent_status = |world: &World, process: usize| world.agents[process].as_ref().expect("it lives").look();
+    let agent_status = |world: &World, process: usize| world.agents[process].as_ref().expect("it lives").status();
     assert_eq!((agent_status(&world, 0).bound_keys, agent_status(&world, 1).bound_keys), (6, 6));
     let contexts: Vec<ContextId> =
         (0..3).map(|rank| world.call(ServiceOp::Alltoallv, rank, 0).expect("called")).collect();
@@ -410,17 +410,17 @@ fn without_keys_to_bind_all_goes_by_the_four_steps() {
     for (taken, keys, free) in [(0, 16, 0), (3, 16, 3), (64, 0, 0), (64, flexio::MAX_POOL_KEYS + 1, 0)] {
         let mut host = Host::new(taken, 0);
         let (mut client, peer) = host.with_keys(keys);
-        assert_eq!((client.free_keys(), host.agent.look().bound_keys), (free, free as u64), "{keys} of {taken}");
+        assert_eq!((client.free_keys(), host.agent.status().bound_keys), (free, free as u64), "{keys} of {taken}");
         let pd = client.pd().clone();
         let all: Vec<MemoryId> = (0..5).map(|_| client.share(memory(&pd, 64)).expect("sent")).collect();
         assert_eq!(all.iter().filter(|memory| client.is_bound(**memory)).count(), free);
         host.until(&mut [&mut client], |clients| {
             all.iter().all(|memory| clients[0].key(*memory).expect("taken").is_some())
         });
-        assert_eq!(host.agent.look().keys, 5 - free as u64);
+        assert_eq!(host.agent.status().keys, 5 - free as u64);
         host.agent.lose(peer);
         host.settle(&mut client);
-        assert_eq!(host.agent.look(), AgentLook::default(), "nothing is left");
+        assert_eq!(host.agent.status(), AgentStatus::default(), "nothing is left");
     }
 }
 

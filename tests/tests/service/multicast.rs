@@ -172,12 +172,12 @@ fn a_group_goes_by_messages_if_one_process_cannot_multicast() {
         let mut world = world(shape(3, 1, 1), 5000, plan, None);
         assert_eq!(world.between(), Between::Messages);
         assert_eq!(held(&world), (3 * (64 << 10), 0, 0));
-        assert!(world.agents.iter().flatten().all(|agent| agent.look().multicast_groups == 0));
+        assert!(world.agents.iter().flatten().all(|agent| agent.status().multicast_groups == 0));
         run(&mut world, op, 0..2);
         assert_eq!(world.counts().multicasts, 0);
     }
     let world = world(shape(3, 1, 1), 5000, plan(Delivery::Flat, 64 << 10), None);
-    assert!(world.agents.iter().flatten().all(|agent| agent.look().multicast_groups == 1));
+    assert!(world.agents.iter().flatten().all(|agent| agent.status().multicast_groups == 1));
 }
 
 /// A process goes at any time: all others receive its name, and nothing is left of the multicast.
@@ -212,7 +212,7 @@ fn a_process_that_dies_under_way_is_named_and_leaves_nothing() {
         world.drive("all end", over).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         world.leave_group(0).expect("all leave");
         assert_eq!(held(&world), (0, 0, 0), "seed {seed}");
-        let pairs = |agent: &Agent| agent.look().queue_pairs;
+        let pairs = |agent: &Agent| agent.status().queue_pairs;
         assert!(
             world.agents.iter().flatten().all(|agent| pairs(agent) <= 4),
             "seed {seed}: queue pairs of connections"

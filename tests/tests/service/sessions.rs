@@ -17,7 +17,7 @@ use flexcast_proto::service::{
 };
 use flexcast_proto::session::MessageTags;
 use flexcast_service::{
-    AgentLimits, End, Error, LocalCopy, MemoryId, Pace, ProcessLook, Processes, Reason, ServerSettings, Session,
+    AgentLimits, End, Error, LocalCopy, MemoryId, Pace, ProcessStatus, Processes, Reason, ServerSettings, Session,
     SessionError, SessionTiming, address_of,
 };
 use flexcast_tests::harness::is_long;
@@ -72,8 +72,8 @@ fn until<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Waits until what the processes of a daemon have, all together, is so.
-fn settles(daemon: &Processes, what: &str, is_it: impl Fn(&[ProcessLook]) -> bool) -> Vec<ProcessLook> {
-    until(what, || Some(daemon.looks()).filter(|statuses| is_it(statuses)))
+fn settles(daemon: &Processes, what: &str, is_it: impl Fn(&[ProcessStatus]) -> bool) -> Vec<ProcessStatus> {
+    until(what, || Some(daemon.statuses()).filter(|statuses| is_it(statuses)))
 }
 
 struct Rank {
@@ -256,7 +256,7 @@ impl Job {
 }
 
 /// Nothing of any job is left; connections to other processes may be.
-fn is_idle(statuses: &[ProcessLook]) -> bool {
+fn is_idle(statuses: &[ProcessStatus]) -> bool {
     statuses.iter().all(|status| {
         let now = status.now;
         let pairs = now.queue_pairs == now.processes;
@@ -300,8 +300,8 @@ fn concurrent_jobs_leave_nothing() {
             }
         }
     }
-    let statuses: Vec<ProcessLook> = daemons.iter().flat_map(Processes::looks).collect();
-    let sum = |of: &dyn Fn(&ProcessLook) -> u64| statuses.iter().map(of).sum::<u64>();
+    let statuses: Vec<ProcessStatus> = daemons.iter().flat_map(Processes::statuses).collect();
+    let sum = |of: &dyn Fn(&ProcessStatus) -> u64| statuses.iter().map(of).sum::<u64>();
     // Each pair of processes on the two hosts at most once, whatever begins at once; those of a card as well.
     let pairs = 4 * 3 / 2;
     let accepted = sum(&|status| status.connections.accepted);
@@ -366,7 +366,7 @@ fn a_group_that_is_forgotten_leaves_no_key() {
     job.drive("keys that are let go", |job| {
         let provider = &job.provider;
         provider.relax().relax();
-        Ok(daemons.iter().all(|daemon| daemon.looks()[0].now.keys == 2))
+        Ok(daemons.iter().all(|daemon| daemon.statuses()[0].now.keys == 2))
     })
     .expect("reported");
 }
@@ -488,7 +488,7 @@ fn connections_give_way_to_others_once_they_are_idle() {
     drop((using, other));
     on(102, [0, 3]).expect("there is room").work().expect("all ends well");
     daemons.iter().for_each(|daemon| _ = settles(daemon, "an idle daemon", is_idle));
-    let statuses: Vec<ProcessLook> = daemons.iter().flat_map(Processes::looks).collect();
+    let statuses: Vec<ProcessStatus> = daemons.iter().flat_map(Processes::statuses).collect();
     assert!(statuses.iter().map(|status| status.connections.evictions).sum::<u64>() > 0, "{statuses:?}");
     for status in &statuses {
         assert_eq!((status.net.deaths, status.counts.wrong), (0, 0), "{status:?}");
@@ -628,7 +628,7 @@ fn a_message_that_is_said_again_on_the_way_ends_the_session() {
     });
     let pd = domain(&machine.provider, 0);
     let session = Session::connect(&pd, relay, &Secret::new(SECRET), timing()).expect("connected");
-    until("a heartbeat", || (daemon.looks()[0].now.programs == 1).then_some(()));
+    until("a heartbeat", || (daemon.statuses()[0].now.programs == 1).then_some(()));
     assert_eq!(session.end(), None);
     repeats.store(true, Ordering::Release);
     let end = until("the end of the session", || session.end());
@@ -720,7 +720,7 @@ fn silence_is_death() {
     let mut session = Session::connect(&pd, daemon.endpoints()[0], &Secret::new(SECRET), timing()).expect("connected");
     std::thread::sleep(Duration::from_secs(1));
     session.progress().expect("it goes on");
-    assert_eq!((session.end(), daemon.looks()[0].now.programs), (None, 1));
+    assert_eq!((session.end(), daemon.statuses()[0].now.programs), (None, 1));
 }
 
 #[test]

@@ -272,7 +272,7 @@ fn a_lost_message_to_a_dpa_is_found_by_a_probe() {
         let call = Call { bytes: 200_000, shards_of_each: 2, reduction, order: Order::Arrival };
         worker.begin(call).expect("idle");
     }
-    let done = provider.wait(Bound::millis(500).with_looks(20_000_000), "a sparse AllReduce", || {
+    let done = provider.wait(Bound::millis(500).with_polls(20_000_000), "a sparse AllReduce", || {
         let mut complete = true;
         for (worker, array) in workers.iter_mut().zip(&mut arrays) {
             worker.progress(&mut Arrays { send: None, receive: array }).expect("progress");

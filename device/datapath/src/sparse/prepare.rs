@@ -51,7 +51,7 @@ pub fn prepare_sparse(thread: &mut SparseThread) -> Result<(), (ContextFault, u3
         let Ok(parameters) = parameters else { return fault(ContextFault::ChunkBytes) };
         let slot_bytes = u64::from(instance.spot_bytes);
         let all = slot_bytes * (TRANSMIT_SLOTS + u64::from(instance.workers));
-        let fits = slot_bytes >= u64::from(parameters.spot_bytes()) && slot_bytes.is_multiple_of(64);
+        let fits = slot_bytes >= u64::from(parameters.slot_bytes()) && slot_bytes.is_multiple_of(64);
         // Slots of different instances do not overlap, and lie inside.
         if !fits || instance.first_spot != next_slot || all > spots_bytes - next_slot {
             return fault(ContextFault::Staging);

@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn memory_registered_at_one_function_is_not_there_for_another() {
         let mut world = with_arm_functions();
-        let addr = world.memory_of(FunctionId::arm(1)).unwrap().lend(1);
+        let addr = world.memory_of(FunctionId::arm(1)).unwrap().allocate(1);
         let mut out = [0; 8];
         let mut reads = |id| world.memory_of(id).unwrap().read(addr, &mut out).is_ok();
         assert!(reads(FunctionId::arm(1)));

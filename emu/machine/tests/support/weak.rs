@@ -66,7 +66,7 @@ pub fn host_word(world: &World, addr: u64) -> u64 {
 
 /// Three lines of host memory with key and window; (window, key, host address) lie where [`open_window`] reads them.
 pub fn show_host(world: &mut World, process: u32) -> u64 {
-    let start = world.host.lend(3);
+    let start = world.host.allocate(3);
     let card = world.card(0).unwrap();
     let pd = card.nic.alloc_pd().unwrap();
     let attr = MkeyAttr { pd, space: Space::Host, start, len: 192, access: Access::LOCAL_WRITE };

@@ -64,7 +64,7 @@ fn host(addr: u64) -> QueueMemory {
 }
 
 fn allocate(world: &mut World, bytes: u64) -> u64 {
-    world.host.lend(bytes.div_ceil(64) as usize)
+    world.host.allocate(bytes.div_ceil(64) as usize)
 }
 
 pub fn read(world: &World, addr: u64, bytes: usize) -> Vec<u8> {

@@ -98,7 +98,7 @@ impl Listener for Inbox<'_> {
         under_way.is_none_or(|under_way| operation.wrapping_sub(under_way.number).cast_signed() <= 0)
     }
 
-    fn hear(&mut self, event: Event<'_>) {
+    fn take(&mut self, event: Event<'_>) {
         if self.is_over || self.end.is_some() {
             return;
         }
@@ -225,7 +225,7 @@ impl Job {
     /// Takes what has come from a worker.
     pub(super) fn receive(&mut self, rank: u32, room: &mut [u8], now: Instant) {
         self.listen(rank, now, |peer, inbox| {
-            if peer.is_heard() {
+            if peer.is_read() {
                 peer.receive(room, inbox);
             }
         });
@@ -310,7 +310,7 @@ impl Job {
         self.send(now);
         self.dismiss(now, watcher);
         for seat in self.seats.iter_mut().flatten() {
-            let interest = Interest { read: seat.peer.is_heard(), write: seat.peer.is_waiting() };
+            let interest = Interest { read: seat.peer.is_read(), write: seat.peer.is_waiting() };
             if seat.interest != Some(interest) {
                 watcher.change(seat.peer.stream.as_fd(), seat.token, seat.interest, interest);
                 seat.interest = Some(interest);

@@ -412,7 +412,7 @@ impl Communicator {
     /// and with it the communicator.
     ///
     /// # Errors
-    /// [`Error::Lent`]: the card does not let go of the key; the failure of a library call.
+    /// [`Error::Leased`]: the card does not let go of the key; the failure of a library call.
     pub fn take_back(&self, buffer: &mut Buffer) -> Result<()> {
         let (attendance, begun) = (self.attend(), Instant::now());
         loop {

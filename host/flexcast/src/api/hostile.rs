@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use flexcast_mesh::aggregator::Key;
 use flexcast_mesh::hostile::OtherEnd;
-use flexcast_mesh::{Connect, Doors, Mesh, Stream, listen};
+use flexcast_mesh::{Connect, Mesh, SharedListeners, Stream, listen};
 use flexcast_proto::RankInfo;
 
 use crate::api::communicator::Communicator;
@@ -142,7 +142,7 @@ impl World {
             listener,
             addresses: vec![nobody; RANKS as usize],
             timeout: TIMEOUT,
-            doors: Doors::default(),
+            shared: SharedListeners::default(),
             aggregators: Vec::new(),
             order: flexcast_proto::sparse::Order::Arrival,
             key: Key::of(None),

@@ -125,7 +125,7 @@ pub(crate) struct Control {
 
 /// Longest that connections are kept for messages on their way: longer than the seven tries of a connection take by
 /// default.
-const DRAIN: Bound = Bound::millis(1_000).with_looks(10_000_000);
+const DRAIN: Bound = Bound::millis(1_000).with_polls(10_000_000);
 
 impl Drop for Control {
     /// What has been said last, such as the final message of an operation or why it failed, is heard although the

@@ -167,7 +167,7 @@ impl Conversation {
     pub(crate) fn handle(&mut self, now_ps: u64, event: Event<'_>) {
         let participant = &mut self.participant;
         match event {
-            Event::Message { from, bytes } => self.hear(from, bytes),
+            Event::Message { from, bytes } => self.receive(from, bytes),
             Event::Read { tag } => self.read(tag),
             Event::Broken { rank, status } => self.broken(rank, FailureCode::of_completion(status)),
             Event::Wrong { rank, came } => {
@@ -227,7 +227,7 @@ impl Conversation {
     }
 
     /// Takes a message of a peer. One that cannot be fails the operation.
-    pub(crate) fn hear(&mut self, from: u32, bytes: &[u8]) {
+    pub(crate) fn receive(&mut self, from: u32, bytes: &[u8]) {
         if let Err(error) = self.take(from, bytes) {
             tracing::error!(from, error, "message refused");
             let cause = Cause::Connection(FailureCode::ProtocolViolation);
@@ -244,7 +244,7 @@ impl Conversation {
     fn take_early(&mut self) {
         while let Some(at) = self.early.iter().position(|(operation, ..)| !self.is_far_ahead(*operation)) {
             let (_, from, bytes) = self.early.remove(at);
-            self.hear(from, &bytes);
+            self.receive(from, &bytes);
         }
     }
 

@@ -173,7 +173,7 @@ impl Buffer {
     /// received into it, the memory is registered anew first: nobody can write to it while the slice exists.
     ///
     /// # Errors
-    /// [`crate::Error::Lent`] when a service process may use it:
+    /// [`crate::Error::Leased`] when a service process may use it:
     /// [`Communicator::take_back`](crate::Communicator::take_back) comes before, or [`Buffer::read`] copies;
     /// [`crate::Error::Flexio`] when it cannot be registered; [`crate::Error::Argument`] for memory of a
     /// [`UserMemory`](crate::UserMemory), which its owner reads by its address.
@@ -222,12 +222,12 @@ impl Buffer {
     /// Refuses what no service process may see: leases of communicators that are gone have ended with their keys.
     ///
     /// # Errors
-    /// [`Error::Lent`].
+    /// [`Error::Leased`].
     pub(crate) fn check_not_lent(&mut self) -> Result<()> {
         let Some(registered) = self.registered() else { return Ok(()) };
         registered.leases.retain(|lease| lease.process().is_some());
         match registered.leases.first().and_then(Lease::process) {
-            Some(process) => Err(Error::Lent { process }),
+            Some(process) => Err(Error::Leased { process }),
             None => Ok(()),
         }
     }

@@ -149,7 +149,7 @@ pub(super) struct Connection {
     /// Receives of messages are posted with this.
     nothing: LocalSlice,
     /// When the peer's last message or announcement came.
-    heard_ps: Option<u64>,
+    received_ps: Option<u64>,
 }
 
 impl Connection {
@@ -174,7 +174,7 @@ impl Connection {
             outgoing: VecDeque::with_capacity(config.writes as usize),
             writes: 0,
             nothing: LocalSlice { addr: HostAddr(0), len: 0, lkey: 0 },
-            heard_ps: None,
+            received_ps: None,
         })
     }
 
@@ -220,13 +220,13 @@ impl Connection {
     }
 
     /// Something of the peer has come.
-    pub(super) const fn hear(&mut self, now_ps: u64) {
-        self.heard_ps = Some(now_ps);
+    pub(super) const fn note_received(&mut self, now_ps: u64) {
+        self.received_ps = Some(now_ps);
     }
 
     /// When the peer's last message or announcement came; none if nothing has.
-    pub(super) const fn heard_ps(&self) -> Option<u64> {
-        self.heard_ps
+    pub(super) const fn received_ps(&self) -> Option<u64> {
+        self.received_ps
     }
 
     /// What answers the peer's requests, data and control.
@@ -308,8 +308,8 @@ impl Connection {
         let mut bytes = [0; SLOT_BYTES as usize];
         region.read(self.slots.offset(slot) as usize, &mut bytes)?;
         let bytes = &bytes[..bytes.len().min(byte_len as usize)];
-        let heard = self.acquaintance.as_mut().map_or(Ok(false), |one| one.hear(bytes, &keyed_hash));
-        if heard.map_err(|stranger| Error::WrongPeer { peer, came: stranger.to_string() })? {
+        let received = self.acquaintance.as_mut().map_or(Ok(false), |one| one.receive(bytes, &keyed_hash));
+        if received.map_err(|stranger| Error::WrongPeer { peer, came: stranger.to_string() })? {
             return self.receive_announcement(slot, region);
         }
         if byte_len != ANNOUNCEMENT_BYTES {
@@ -461,9 +461,9 @@ impl Pair {
         traffic: Traffic,
         may_restart: bool,
     ) -> Result<Self, Error> {
-        // Peers may write from the beginning: if this rank heard a greeting of theirs before it announces, each first
-        // operation would take another round trip. A peer writes only after it has checked this rank's greeting, and
-        // with it where its connection for data ends.
+        // Peers may write from the beginning: if this rank received a greeting of theirs before it announces, each
+        // first operation would take another round trip. A peer writes only after it has checked this rank's greeting,
+        // and with it where its connection for data ends.
         let (inline_bytes, access) = match traffic {
             // Probes are Reads of nothing.
             Traffic::Data => (0, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ),

@@ -114,7 +114,7 @@ pub enum Error {
     },
     /// Nothing happened for too long.
     #[error(
-        "operation {operation}: waited {waited_us} us ({looks} looks) for {what} of rank {peer}; is it still there?"
+        "operation {operation}: waited {waited_us} us ({polls} polls) for {what} of rank {peer}; is it still there?"
     )]
     Timeout {
         /// The operation's number.
@@ -126,7 +126,7 @@ pub enum Error {
         /// Time without progress, by the provider's clock.
         waited_us: u64,
         /// How often the completion queue was looked at in vain.
-        looks: u64,
+        polls: u64,
     },
 }
 

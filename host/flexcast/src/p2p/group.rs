@@ -100,10 +100,10 @@ impl Group {
     pub(crate) fn leave(self, lingering: &Lingering) {
         let Self { link, executor: None, failed: false, .. } = self else { return };
         let QueuePairs { connections, slots, completions, config, .. } = link;
-        let Some(heard_ps) = connections.iter().filter_map(Connection::heard_ps).max() else { return };
+        let Some(received_ps) = connections.iter().filter_map(Connection::received_ps).max() else { return };
         let device = completions.device().clone();
         let answerers: Vec<_> = connections.into_iter().flat_map(Connection::into_answerers).collect();
-        lingering.keep((answerers, slots, completions), &device, heard_ps, config.retry);
+        lingering.keep((answerers, slots, completions), &device, received_ps, config.retry);
     }
 
     /// Reports to all ranks in the next Allgather that connections of this rank have stalled. It is a bit of each
@@ -275,14 +275,14 @@ impl Group {
     fn give_up_late(&mut self, (peer, what): (u32, &'static str)) -> Result<(), Error> {
         let link = &mut self.link;
         link.polls += 1;
-        let (waited_ps, looks) = (link.now_ps().saturating_sub(link.progress_ps), link.polls);
+        let (waited_ps, polls) = (link.now_ps().saturating_sub(link.progress_ps), link.polls);
         let bound = link.config.bound;
-        if u128::from(waited_ps) < bound.span.as_nanos() * 1000 && looks < bound.looks {
+        if u128::from(waited_ps) < bound.span.as_nanos() * 1000 && polls < bound.polls {
             return Ok(());
         }
         self.failed = true;
         let operation = link.posting.as_ref().map_or(0, Posting::number);
-        Err(Error::Timeout { operation, peer, what, waited_us: waited_ps / 1_000_000, looks })
+        Err(Error::Timeout { operation, peer, what, waited_us: waited_ps / 1_000_000, polls })
     }
 
     /// The same for a caller that bounds operations itself. Tells whether anything has happened.

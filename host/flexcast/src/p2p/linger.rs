@@ -47,10 +47,10 @@ pub(crate) struct Lingering(Mutex<Vec<Answering>>);
 
 impl Lingering {
     /// Keeps queue pairs, and what they use, for as long as peers may ask again for acknowledgements of what came last,
-    /// at `heard_ps`. Queue pairs come first in `ends`, as they are dropped first. Queue pairs of before whose time is
-    /// over are dropped.
-    pub(super) fn keep(&self, ends: impl Debug + Send + 'static, device: &Device, heard_ps: u64, retry: Retry) {
-        let until_ps = heard_ps.saturating_add(linger_ps(retry));
+    /// at `received_ps`. Queue pairs come first in `ends`, as they are dropped first. Queue pairs of before whose time
+    /// is over are dropped.
+    pub(super) fn keep(&self, ends: impl Debug + Send + 'static, device: &Device, received_ps: u64, retry: Retry) {
+        let until_ps = received_ps.saturating_add(linger_ps(retry));
         let answering = Answering { _ends: Box::new(ends), device: device.clone(), until_ps };
         // A panic elsewhere leaves the list as it is.
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);

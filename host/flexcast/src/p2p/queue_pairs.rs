@@ -143,7 +143,7 @@ impl QueuePairs {
         match work {
             Work::Announce | Work::Greet | Work::Probe(_) | Work::Write { last: false } => {}
             Work::Announcement { slot } => {
-                connection.hear(now_ps);
+                connection.note_received(now_ps);
                 let number = self.posting.as_ref().map_or(self.next, Posting::number);
                 connection.handle_announcement(slot, completion.byte_len, number, &self.slots)?;
             }
@@ -152,7 +152,7 @@ impl QueuePairs {
             }
             Work::Write { last: true } => notify(LinkEvent::Sent(1))?,
             Work::Message => {
-                connection.hear(now_ps);
+                connection.note_received(now_ps);
                 let immediate = completion.immediate.ok_or_else(|| refused("a message without an immediate"))?;
                 let Immediate { tag, has_stalled } = Immediate::decode(immediate);
                 notify(LinkEvent::Arrived { from: peer, tag })?;

@@ -5,7 +5,7 @@ use flexcast_proto::Summary;
 use flexcast_proto::p2p::Span;
 
 use super::*;
-use crate::connect::Doors;
+use crate::connect::SharedListeners;
 use crate::events::Event;
 use crate::frame::{DATA, FRAME_BYTES, Frame, HEAD_BYTES, TRANSFER};
 use crate::shared::{self, listen as listen_shared};
@@ -56,7 +56,7 @@ impl Listener for Recorder {
         operation <= self.now + u32::from(!transfer)
     }
 
-    fn hear(&mut self, event: Event<'_>) {
+    fn take(&mut self, event: Event<'_>) {
         self.received.push(format!("{event:?}"));
     }
 
@@ -107,7 +107,7 @@ fn connect(own: u32, listeners: &[TcpListener]) -> Connect {
         listener: listeners[own as usize].try_clone().unwrap(),
         addresses: listeners.iter().map(|listener| listener.local_addr().unwrap()).collect(),
         timeout: Duration::from_secs(1),
-        doors: Doors::default(),
+        shared: SharedListeners::default(),
         aggregators: Vec::new(),
         order: flexcast_proto::sparse::Order::Arrival,
         key: crate::aggregator::Key::of(None),
@@ -438,7 +438,7 @@ fn what_was_said_last_arrives_although_something_is_unread() {
 fn near(own: u32, all: &[TcpListener], numbers: &[u64]) -> Connect {
     let listener =
         Some(numbers[own as usize]).filter(|number| *number != 0).map(|number| listen_shared(number).unwrap());
-    Connect { doors: Doors { listener, numbers: numbers.to_vec() }, ..connect(own, all) }
+    Connect { shared: SharedListeners { listener, numbers: numbers.to_vec() }, ..connect(own, all) }
 }
 
 fn numbers() -> Vec<u64> {
@@ -510,7 +510,7 @@ fn ranks_that_connect_later_share_memory_and_strangers_do_not() {
 fn a_peer_whose_positions_cannot_be_is_not_received_any_more() {
     let (_socket, stream) = shared::hostile(u64::MAX);
     let mut mesh = mesh(0, vec![(1, stream.into())]);
-    assert!(mesh.look(&mut Recorder::new(1, 0)));
+    assert!(mesh.poll_shared(&mut Recorder::new(1, 0)));
     let mut broken = Vec::new();
     mesh.take_broken(|rank, code| broken.push((rank, code)));
     assert_eq!(broken, [(1, peer::NONSENSE)]);

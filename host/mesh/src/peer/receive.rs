@@ -56,7 +56,7 @@ impl Peer {
     /// Takes what has come. Returns whether there was anything.
     pub fn receive(&mut self, room: &mut [u8], listener: &mut dyn Listener) -> bool {
         let mut any = false;
-        while self.is_heard() {
+        while self.is_read() {
             let (came, asked) = self.read(room, listener);
             match came {
                 Ok(0) => self.end(code(&io::Error::from_raw_os_error(nix::libc::ECONNRESET)), listener),
@@ -220,16 +220,16 @@ impl Peer {
                 pair.receive.count();
             }
             match frame.kind {
-                MESSAGE => listener.hear(Event::Message { from, bytes: contents }),
+                MESSAGE => listener.take(Event::Message { from, bytes: contents }),
                 REQUEST => {
                     let body = RequestBody::read_from_bytes(contents).map_err(|_| Untrusted::Nonsense)?;
                     let (tag, offset, bytes) = (body.tag.get(), body.offset.get(), body.bytes.get());
-                    listener.hear(Event::Request { from, read: Read { operation, tag, offset, bytes } });
+                    listener.take(Event::Request { from, read: Read { operation, tag, offset, bytes } });
                 }
                 DATA => {
                     let (body, bytes) = DataBody::read_from_prefix(contents).map_err(|_| Untrusted::Nonsense)?;
                     let (tag, offset) = (body.tag.get(), body.offset.get());
-                    listener.hear(Event::Data { from, operation, tag, offset, bytes });
+                    listener.take(Event::Data { from, operation, tag, offset, bytes });
                 }
                 END => self.left = true,
                 _ => return Err(Untrusted::Nonsense),
@@ -275,7 +275,7 @@ impl Peer {
             number += 1;
             match frame.kind {
                 MESSAGE if is_failure(contents) => {
-                    listener.hear(Event::Message { from: self.rank, bytes: contents });
+                    listener.take(Event::Message { from: self.rank, bytes: contents });
                 }
                 END => self.left = true,
                 _ => {}

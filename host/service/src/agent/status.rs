@@ -6,7 +6,7 @@ use super::{Agent, Role};
 
 /// What a service process has now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AgentLook {
+pub struct AgentStatus {
     /// Programs of ranks that are connected.
     pub programs: u64,
     /// Service processes that are connected.
@@ -34,8 +34,8 @@ pub struct AgentLook {
 impl Agent {
     /// What it has now.
     #[must_use]
-    pub fn look(&self) -> AgentLook {
-        let mut status = AgentLook {
+    pub fn status(&self) -> AgentStatus {
+        let mut status = AgentStatus {
             groups: self.groups.len() as u64,
             waiting_groups: self.waiting_groups() as u64,
             collectives: self.groups.keys().filter_map(|group| self.machine.under_way(*group)).sum::<usize>() as u64,
@@ -43,7 +43,7 @@ impl Agent {
             waiting_reads: self.machine.waiting() as u64,
             queue_pairs: self.links.pairs() as u64 + self.multicast_held().0,
             multicast_groups: self.staged.multicast_groups(),
-            ..AgentLook::default()
+            ..AgentStatus::default()
         };
         for role in self.peers.values() {
             match role {

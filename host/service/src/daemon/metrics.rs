@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::status::Status;
 use crate::net::counts::Reason;
-use crate::net::processes::ProcessLook;
+use crate::net::processes::ProcessStatus;
 
 /// One metric of each service process.
 #[derive(Clone, Copy, Debug)]
@@ -15,14 +15,14 @@ pub struct Metric {
     pub is_counter: bool,
     /// What it is.
     pub help: &'static str,
-    value: fn(&ProcessLook) -> u64,
+    value: fn(&ProcessStatus) -> u64,
 }
 
-const fn now(name: &'static str, help: &'static str, value: fn(&ProcessLook) -> u64) -> Metric {
+const fn now(name: &'static str, help: &'static str, value: fn(&ProcessStatus) -> u64) -> Metric {
     Metric { name, is_counter: false, help, value }
 }
 
-const fn so_far(name: &'static str, help: &'static str, value: fn(&ProcessLook) -> u64) -> Metric {
+const fn so_far(name: &'static str, help: &'static str, value: fn(&ProcessStatus) -> u64) -> Metric {
     Metric { name, is_counter: true, help, value }
 }
 
@@ -132,10 +132,10 @@ mod tests {
 
     #[test]
     fn each_process_has_each_metric() {
-        let mut process = ProcessLook::default();
+        let mut process = ProcessStatus::default();
         process.counts.read_bytes = 77;
         process.net.refused[Reason::Deadline as usize] = 3;
-        let status = Status { uptime_s: 5, processes: vec![ProcessLook::default(), process], ..Status::default() };
+        let status = Status { uptime_s: 5, processes: vec![ProcessStatus::default(), process], ..Status::default() };
         let text = text(&status);
         for line in [
             "flexcast_service_uptime_seconds 5",

@@ -119,7 +119,7 @@ impl Daemon<'_> {
             card: format!("{:016x}", self.card),
             limits: self.config.limits,
             times: self.config.times,
-            processes: self.processes.looks(),
+            processes: self.processes.statuses(),
         }
     }
 

@@ -6,7 +6,7 @@ use flexcast_daemon::status::StatusError;
 use serde::{Deserialize, Serialize};
 
 use super::config::{Bounds, Times};
-use crate::net::processes::ProcessLook;
+use crate::net::processes::ProcessStatus;
 
 /// What a daemon is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ pub struct Status {
     /// Bounds of time.
     pub times: Times,
     /// The service processes.
-    pub processes: Vec<ProcessLook>,
+    pub processes: Vec<ProcessStatus>,
 }
 
 /// Asks a daemon.

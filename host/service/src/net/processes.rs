@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::address_of;
 use super::counts::NetCounts;
 use super::server::{Server, ServerSettings};
-use crate::agent::{AgentCounts, AgentLook};
+use crate::agent::{AgentCounts, AgentStatus};
 use crate::error::{Error, Result};
 
 /// Between two checks of what others want of a thread, and two accounts of it.
@@ -24,11 +24,11 @@ const SLEEP: Duration = Duration::from_millis(1);
 
 /// What a service process has and has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessLook {
+pub struct ProcessStatus {
     /// Where it listens.
     pub address: String,
     /// What it has now.
-    pub now: AgentLook,
+    pub now: AgentStatus,
     /// Connections whose greeting is not over.
     pub half_open: u64,
     /// What it has done.
@@ -36,12 +36,12 @@ pub struct ProcessLook {
     /// What its connections have counted.
     pub net: NetCounts,
     /// Its connections to other processes.
-    pub connections: ConnectionLook,
+    pub connections: ConnectionStatus,
 }
 
 /// What the cache of connections to other processes has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConnectionLook {
+pub struct ConnectionStatus {
     /// Uses that found a connection.
     pub hits: u64,
     /// Uses that had to wait for one.
@@ -88,7 +88,7 @@ impl Default for Pace {
 #[derive(Debug)]
 pub struct Processes {
     wanted: Arc<Wanted>,
-    statuses: Vec<Arc<Mutex<ProcessLook>>>,
+    statuses: Vec<Arc<Mutex<ProcessStatus>>>,
     /// Accounts that each thread has given: one that hangs gives none.
     turns: Vec<Arc<AtomicU64>>,
     endpoints: Vec<Endpoint>,
@@ -136,7 +136,7 @@ impl Processes {
 
     /// What they have and have done, at most some ten milliseconds ago.
     #[must_use]
-    pub fn looks(&self) -> Vec<ProcessLook> {
+    pub fn statuses(&self) -> Vec<ProcessStatus> {
         self.statuses.iter().map(|status| locked(status).clone()).collect()
     }
 
@@ -201,15 +201,15 @@ impl Drop for Processes {
     }
 }
 
-fn status_of(server: &Server) -> ProcessLook {
+fn status_of(server: &Server) -> ProcessStatus {
     let cache = server.agent().connection_counts().unwrap_or_default();
-    ProcessLook {
+    ProcessStatus {
         address: address_of(server.endpoint()).to_string(),
-        now: server.agent().look(),
+        now: server.agent().status(),
         half_open: server.half_open() as u64,
         counts: server.agent().counts(),
         net: server.counts(),
-        connections: ConnectionLook {
+        connections: ConnectionStatus {
             hits: cache.hits,
             misses: cache.misses,
             set_ups: cache.set_ups,
@@ -223,7 +223,7 @@ fn run(
     mut server: Server,
     pd: &ProtectionDomain,
     wanted: &Wanted,
-    (status, turns): (&Mutex<ProcessLook>, &AtomicU64),
+    (status, turns): (&Mutex<ProcessStatus>, &AtomicU64),
     busy: Duration,
 ) -> Result<()> {
     let relax = pd.device().provider().relax();

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::keys;
 
 /// A card binds or frees a key within microseconds.
-const BOUND: Bound = Bound::millis(50).with_looks(1_000_000);
+const BOUND: Bound = Bound::millis(50).with_polls(1_000_000);
 /// Calls that are remembered of memory before those that have ended are searched for.
 const MANY_CALLS: usize = 64;
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use flexcast_proto::service::wire::{Body, Group, Refused, TaskParts};
 use flexcast_proto::service::{
     Between, Collective, ContextId, Delivery, Descriptor, FLAG_BYTES, Part, Region, StagedFailure, StagedRefusal,
-    Thresholds, Topology, is_over, looks_at, writers,
+    Thresholds, Topology, is_over, polled_rank, writers,
 };
 use flexio::MemoryRegion;
 
@@ -127,7 +127,7 @@ impl Client {
     /// # Errors
     /// As [`Client::segment_bytes`].
     pub fn segment_owner(&self, group: u32, rank: u32) -> Result<u32> {
-        Ok(looks_at(self.map_of(group, rank)?, Delivery::Hierarchical, rank))
+        Ok(polled_rank(self.map_of(group, rank)?, Delivery::Hierarchical, rank))
     }
 
     /// The delivery that thresholds give for a message or a block of so many bytes, alike on all ranks of a group.
@@ -219,7 +219,7 @@ impl Client {
             if !is_root && bytes > 0 {
                 posted.copy = Some(self.memory_of(receive, bytes, rank)?);
             }
-            if looks_at(topology, descriptor.delivery, rank) == rank {
+            if polled_rank(topology, descriptor.delivery, rank) == rank {
                 posted.segment = segment;
                 (part.flags, part.shared) = self.own_segment(topology, segment, bytes, rank)?;
             }

@@ -8,7 +8,7 @@ use emu_config::Machine;
 use emu_provider::Emulated;
 use flexcast_proto::service::SharedList;
 use flexcast_proto::service::wire::Endpoint;
-use flexcast_service::{Agent, AgentLimits, AgentLook, PeerId};
+use flexcast_service::{Agent, AgentLimits, AgentStatus, PeerId};
 use flexio::ProtectionDomain;
 
 use super::super::ServiceError;
@@ -128,10 +128,10 @@ impl Field {
     pub(super) fn leak(&self) -> Option<String> {
         let there = self.agents.iter().flatten().count() as u64;
         let others = there.saturating_sub(1);
-        let idle = AgentLook { processes: others, queue_pairs: others, ..AgentLook::default() };
+        let idle = AgentStatus { processes: others, queue_pairs: others, ..AgentStatus::default() };
         for (number, agent) in self.agents.iter().enumerate() {
             let Some(agent) = agent else { continue };
-            let (state, staging_bytes) = (agent.look(), agent.staging_bytes());
+            let (state, staging_bytes) = (agent.status(), agent.staging_bytes());
             if state != idle || staging_bytes > 0 {
                 return Some(format!(
                     "service process {number} still has {state:?} and {staging_bytes} bytes of staging memory, \

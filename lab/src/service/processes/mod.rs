@@ -430,7 +430,7 @@ impl Running<'_, '_> {
     fn settle(&mut self) -> Result<(), ProcessError> {
         let (spec, stop, hosts) = (self.demo.spec, self.demo.stop, &self.demo.hosts);
         let reads = || -> Result<Vec<[u64; 5]>, ProcessError> {
-            let of = |process: &flexcast_service::ProcessLook| {
+            let of = |process: &flexcast_service::ProcessStatus| {
                 let (now, counts) = (process.now, process.counts);
                 [now.collectives, now.active_reads, now.waiting_reads, counts.reads, counts.rank_messages]
             };
@@ -513,7 +513,7 @@ impl Running<'_, '_> {
         for host in 0..spec.hosts {
             until(&format!("the end of all that daemon {host} has for the job"), BOUND, stop, || {
                 let status = hosts.status(host)?;
-                let left = |now: &flexcast_service::ProcessLook| {
+                let left = |now: &flexcast_service::ProcessStatus| {
                     let now = now.now;
                     now.programs
                         + now.groups

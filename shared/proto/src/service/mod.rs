@@ -47,6 +47,6 @@ pub use staged::message::{
 pub use staged::{Placed, StagedProcess};
 pub use task::{
     Collective, Delivery, Descriptor, FLAG_BYTES, Part, TASK_HEADER_BYTES, TASK_RANK_BYTES, Task, Thresholds, flag,
-    has_passed, is_over, looks_at, runs, targets, writers,
+    has_passed, is_over, polled_rank, runs, targets, writers,
 };
 pub use topology::{Locality, MAX_PROCESSES_PER_HOST, Topology, TopologyError};

@@ -189,7 +189,7 @@ pub fn writers(topology: &Topology, between: Between, descriptor: &Descriptor, r
 
 /// The rank whose flags and segment a rank reads: itself, or with hierarchical delivery the first of its host.
 #[must_use]
-pub fn looks_at(topology: &Topology, delivery: Delivery, rank: u32) -> u32 {
+pub fn polled_rank(topology: &Topology, delivery: Delivery, rank: u32) -> u32 {
     let first = topology.host_of(rank).and_then(|host| topology.ranks_of(host).first().copied());
     match delivery {
         Delivery::Flat | Delivery::Direct => rank,
@@ -297,6 +297,9 @@ mod tests {
             assert_eq!(writers(&topology, Between::Messages, &gather(delivery), 3), messages);
             assert_eq!(writers(&topology, Between::Multicast, &gather(delivery), 3), multicast);
         }
-        assert_eq!((looks_at(&topology, Delivery::Flat, 3), looks_at(&topology, Delivery::Hierarchical, 3)), (3, 2));
+        assert_eq!(
+            (polled_rank(&topology, Delivery::Flat, 3), polled_rank(&topology, Delivery::Hierarchical, 3)),
+            (3, 2)
+        );
     }
 }

@@ -256,7 +256,7 @@ impl Acquaintance {
     ///
     /// # Errors
     /// Its first message shows that somebody else is there.
-    pub fn hear(&mut self, message: &[u8], hash: &impl KeyedHash) -> Result<bool, Stranger> {
+    pub fn receive(&mut self, message: &[u8], hash: &impl KeyedHash) -> Result<bool, Stranger> {
         if self.received {
             return Ok(false);
         }
@@ -340,13 +340,13 @@ mod tests {
     #[test]
     fn a_greeting_comes_first_and_once() {
         let [mut one, mut other] = [Acquaintance::new(between(0, 1)), Acquaintance::new(between(1, 0))];
-        assert_eq!(one.hear(b"something else", &hash), Err(Stranger::Foreign));
+        assert_eq!(one.receive(b"something else", &hash), Err(Stranger::Foreign));
         assert!(one.say(&hash).is_some() && !one.is_over());
         let said = other.say(&hash).unwrap();
         assert_eq!(other.say(&hash), None);
-        assert_eq!(one.hear(&said, &hash), Ok(true));
+        assert_eq!(one.receive(&said, &hash), Ok(true));
         assert!(one.is_over() && !other.is_over());
-        assert_eq!(one.hear(b"something else", &hash), Ok(false));
+        assert_eq!(one.receive(b"something else", &hash), Ok(false));
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl CacheBudget {
     /// Most workers, with the indices of each slot counted.
     #[must_use]
     pub const fn most_workers(self, parameters: Parameters) -> u64 {
-        self.most_workers_of(parameters.spot_bytes() as u64)
+        self.most_workers_of(parameters.slot_bytes() as u64)
     }
 
     const fn most_workers_of(self, slot_bytes: u64) -> u64 {
@@ -70,7 +70,7 @@ impl CacheBudget {
             return Ok(());
         }
         let slots = (parameters.workers() as u64 + TRANSMIT_SLOTS) * self.instances as u64;
-        let block = parameters.spot_bytes() / parameters.blocks_per_message();
+        let block = parameters.slot_bytes() / parameters.blocks_per_message();
         let fitting_blocks = self.cache_bytes / (slots * block as u64);
         Err(BudgetError {
             workers: parameters.workers(),

@@ -155,7 +155,7 @@ impl Parameters {
 
     /// Bytes of a receive or transmit slot: the longest message.
     #[must_use]
-    pub const fn spot_bytes(self) -> u32 {
+    pub const fn slot_bytes(self) -> u32 {
         self.message_bytes(self.blocks_per_message)
     }
 
@@ -163,7 +163,7 @@ impl Parameters {
     /// slots.
     #[must_use]
     pub const fn aggregator_bytes(self) -> u64 {
-        (self.workers as u64 + 2) * self.spot_bytes() as u64
+        (self.workers as u64 + 2) * self.slot_bytes() as u64
     }
 
     /// Bytes of a worker's ring of 2d blocks, the only memory for blocks that it registers.
@@ -177,7 +177,7 @@ impl Parameters {
     /// # Errors
     /// It does not; the error states how many blocks would fit.
     pub const fn check_datagram(self, header_bytes: u32, most: u32) -> Result<(), ParameterError> {
-        let bytes = self.spot_bytes() + header_bytes;
+        let bytes = self.slot_bytes() + header_bytes;
         if bytes <= most {
             return Ok(());
         }
@@ -194,10 +194,10 @@ mod tests {
     #[test]
     fn sizes_at_the_defaults() {
         let parameters = Parameters::new(6, DEFAULT_BLOCK_BYTES, DEFAULT_BLOCKS_PER_MESSAGE, 4).unwrap();
-        assert_eq!(parameters.spot_bytes(), (16 << 10) + 64);
+        assert_eq!(parameters.slot_bytes(), (16 << 10) + 64);
         assert_eq!(parameters.message_bytes(0), 64);
         assert_eq!(parameters.message_bytes(3), 3 * 1024 + 64);
-        assert_eq!(parameters.message_bytes(u32::MAX), parameters.spot_bytes());
+        assert_eq!(parameters.message_bytes(u32::MAX), parameters.slot_bytes());
         assert_eq!(parameters.aggregator_bytes(), 8 * ((16 << 10) + 64));
         assert_eq!(parameters.ring_bytes(), 32 << 10);
     }

@@ -8,7 +8,7 @@ use flexcast_proto::service::wire::{Body, TaskParts};
 use flexcast_proto::service::{
     Between, Collective, ContextId, Delivery, Descriptor, FLAG_BYTES, FailedParty, Ignored, Locality, Part, Placed,
     Region, StagedAction, StagedEvent, StagedFailure, StagedMessage, StagedProcess, StagedRefusal, Staging, Topology,
-    Work, is_over, looks_at, writers,
+    Work, is_over, polled_rank, writers,
 };
 use stateright::{Model, Property};
 
@@ -174,7 +174,7 @@ impl Plan {
         let own = self.topology.process_of(rank).unwrap();
         let all =
             if self.all_writers { writers(&self.topology, self.between(), descriptor, rank) } else { own..own + 1 };
-        is_over(all, &self.flags(world, looks_at(&self.topology, descriptor.delivery, rank)), collective)
+        is_over(all, &self.flags(world, polled_rank(&self.topology, descriptor.delivery, rank)), collective)
     }
 
     pub(crate) fn steps(&self, world: &World, steps: &mut Vec<Step>) {
@@ -301,7 +301,7 @@ impl Plan {
             Collective::Broadcast { root } => vec![root],
             Collective::Allgather => (0..self.topology.ranks()).collect(),
         };
-        let from = looks_at(&self.topology, delivery, rank) * 4
+        let from = polled_rank(&self.topology, delivery, rank) * 4
             + if delivery == Delivery::Hierarchical { SHARED } else { RECEIVE };
         let expected: Vec<u8> =
             sources.iter().flat_map(|source| (0..bytes).map(|offset| byte(collective, *source, offset))).collect();

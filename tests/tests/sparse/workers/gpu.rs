@@ -56,7 +56,7 @@ fn runs_programs(gpu: &mut Cuda) {
             Stretch { first_byte: 0, bytes: bytes as u64, block_bytes },
         );
         // SAFETY: both are of this length and nobody else's until the programs are over, for which this waits.
-        let mut array = unsafe { CudaArray::apart(addresses.0, addresses.1, bytes as u64) };
+        let mut array = unsafe { CudaArray::out_of_place(addresses.0, addresses.1, bytes as u64) };
         let mut found = vec![0; stretch.words()];
         gpu.scan(&array, stretch).expect("started");
         wait(|| gpu.scanned(&mut found));

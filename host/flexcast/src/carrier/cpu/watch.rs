@@ -202,8 +202,8 @@ mod tests {
             sent
         }
 
-        fn hear(&mut self, from: u32, said: &[Encoded]) {
-            said.iter().for_each(|message| self.ops.protocol.hear(from, message.as_bytes()));
+        fn receive(&mut self, from: u32, said: &[Encoded]) {
+            said.iter().for_each(|message| self.ops.protocol.receive(from, message.as_bytes()));
         }
 
         /// The root's system has taken all.
@@ -218,9 +218,9 @@ mod tests {
         let (mut root, mut other) = (Side::new(0), Side::new(1));
         for at_ps in 0..4 {
             let said = root.poll(at_ps);
-            other.hear(0, &said);
+            other.receive(0, &said);
             let said = other.poll(at_ps);
-            root.hear(1, &said);
+            root.receive(1, &said);
         }
         assert!(root.operation().stream.sending.is_some() && other.operation().stream.watch.is_some());
         (root, other)
@@ -234,9 +234,9 @@ mod tests {
         while other.reads.is_empty() {
             now_ps += ps(Duration::from_micros(100));
             let said = other.poll(now_ps);
-            root.hear(1, &said);
+            root.receive(1, &said);
             let said = root.poll(now_ps);
-            other.hear(0, &said);
+            other.receive(0, &said);
             assert!(now_ps < ps(Duration::from_millis(10)), "a stall after two milliseconds");
         }
         (root, other, now_ps)
@@ -264,15 +264,15 @@ mod tests {
         root.has_sent(now_ps);
         let said = root.poll(now_ps);
         assert!(root.state().is_active(), "it waits for the other");
-        other.hear(0, &said);
+        other.receive(0, &said);
         let said = other.poll(now_ps);
         assert_eq!(said.len(), 1, "it has everything");
         // The other's last message is on its way for nearly the bound.
         now_ps += root.bound_ps - 10;
         assert!(root.poll(now_ps).is_empty());
-        root.hear(1, &said);
+        root.receive(1, &said);
         let said = root.poll(now_ps);
-        other.hear(0, &said);
+        other.receive(0, &said);
         other.poll(now_ps);
         assert!(matches!((root.state(), other.state()), (State::Released, State::Released)));
     }
@@ -291,9 +291,9 @@ mod tests {
         let first = other.reads[0];
         other.ops.protocol.read(first);
         let said = other.poll(now_ps);
-        root.hear(1, &said);
+        root.receive(1, &said);
         let said = root.poll(now_ps);
-        other.hear(0, &said);
+        other.receive(0, &said);
         other.poll(now_ps);
         assert!(matches!((root.state(), other.state()), (State::Released, State::Released)));
     }

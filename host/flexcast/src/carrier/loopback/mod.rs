@@ -126,7 +126,7 @@ impl LoopbackCarrier {
         let next = ops.protocol.participant().operation();
         let is_ahead = |number: u32| number.wrapping_sub(next).cast_signed() >= 0 && under_way != Some(number);
         match packet {
-            Packet::Message { from, bytes } => ops.protocol.hear(from, &bytes),
+            Packet::Message { from, bytes } => ops.protocol.receive(from, &bytes),
             Packet::Gone { from } => _ = self.gone.insert(from),
             Packet::Block { number, .. } | Packet::Transfer { number, .. } if is_ahead(number) => return Some(packet),
             Packet::Block { from, number, bytes } => {

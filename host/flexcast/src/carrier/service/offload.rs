@@ -122,7 +122,7 @@ impl ServiceOffload {
     fn way(&self, task: &Task) -> Way {
         let Task::Blocks(plan) = task else { return Way::Keys };
         let room = self.segment.as_ref().and_then(|segment| {
-            let flags = self.session.look().segment_bytes(self.group, self.place.rank(), 0).ok()?;
+            let flags = self.session.client_ref().segment_bytes(self.group, self.place.rank(), 0).ok()?;
             segment.bytes().checked_sub(flags)
         });
         self.settings.way(plan, &self.topology, room, self.staging)
@@ -407,7 +407,7 @@ impl Offload for ServiceOffload {
         if !self.running.iter().any(|running| running.posted.request == request) {
             return true;
         }
-        let client = self.session.look();
+        let client = self.session.client_ref();
         let flagged = match call {
             Call::Keys(context) => client.is_flagged(context, self.place.rank()),
             Call::Staged(call) => client.is_staged_flagged(call, self.segment.as_ref().and_then(Segment::region)),

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
 use flexcast_proto::service::wire::{Group, NO_CORE, Place, Secret};
-use flexcast_proto::service::{Delivery, Locality, Topology, looks_at};
+use flexcast_proto::service::{Delivery, Locality, Topology, polled_rank};
 use flexcast_service::{MemoryId, Session, SessionTiming, endpoint_of, read_secret};
 use flexio::ProtectionDomain;
 
@@ -192,7 +192,7 @@ fn open_segment(
     pd: &ProtectionDomain,
     bytes: u64,
 ) -> Told<Segment> {
-    let first = looks_at(&map.topology, Delivery::Hierarchical, rank);
+    let first = polled_rank(&map.topology, Delivery::Hierarchical, rank);
     let handle = told.get(first as usize).and_then(|told| Handle::decode(told));
     let handle = handle.ok_or_else(|| format!("rank {first}, the first of its host, has no memory to share"))?;
     let bytes = session.client().segment_bytes(map.group, rank, bytes).map_err(|error| error.to_string())?;
@@ -237,7 +237,7 @@ pub(crate) fn set_up(parts: Parts, exchange: &mut dyn Exchange) -> Result<(Parts
         let group = Group::new(map.group, map.communicator, rank, map.processes, &map.places);
         let group = group.map_err(|error| error.to_string())?;
         join(&mut session, &group, (map.group, rank), options.connect, &*waiter)?;
-        let is_first = looks_at(&map.topology, Delivery::Hierarchical, rank) == rank;
+        let is_first = polled_rank(&map.topology, Delivery::Hierarchical, rank) == rank;
         let made = (is_first && settings.may_share(&map.topology)).then(|| {
             let pd = card.pd().ok_or("the card reaches no memory")?;
             let bounds = (settings.segment_bytes, options.connect);

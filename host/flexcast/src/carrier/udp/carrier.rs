@@ -77,7 +77,7 @@ const LINGER_PS: u64 = 1_000_000_000_000;
 const GROUP: u64 = 1 << 32;
 const OWN: u64 = GROUP + 1;
 /// Of where ranks connect.
-const DOOR: u64 = GROUP + 2;
+const SHARED_LISTENER: u64 = GROUP + 2;
 /// Of what wakes this rank for the datagrams that the ranks of its computer share.
 const BELL: u64 = GROUP + 3;
 
@@ -181,8 +181,8 @@ impl UdpCarrier {
                 }
             }
         }
-        for door in mesh.doors() {
-            waiter.add(door, DOOR)?;
+        for listener in mesh.shared_listeners() {
+            waiter.add(listener, SHARED_LISTENER)?;
         }
         let mut conversation = Conversation::new(place, FIRST_OPERATION, config.eager_bytes.into());
         conversation.connect(id);
@@ -303,14 +303,14 @@ impl UdpCarrier {
                     true
                 }
                 OWN => self.receive_acknowledgements(ops)?,
-                DOOR => self.mesh.admit(&mut Door(&self.waiter, DOOR)),
+                SHARED_LISTENER => self.mesh.admit(&mut Door(&self.waiter, SHARED_LISTENER)),
                 number => self.receive_frames(ops, number as usize),
             };
         }
         self.ready = ready;
         polled?;
         moved |= self.receive_shared(ops)?;
-        moved |= self.listen(ops, |mesh, inbox| mesh.look(inbox));
+        moved |= self.listen(ops, |mesh, inbox| mesh.poll_shared(inbox));
         Ok(moved)
     }
 
@@ -349,7 +349,7 @@ impl UdpCarrier {
             && let Some(aggregator) = aggregator(ops, peer)
         {
             let now_ps = self.interface.now_ps();
-            self.external.hear(aggregator, now_ps);
+            self.external.received(aggregator, now_ps);
         }
         any
     }

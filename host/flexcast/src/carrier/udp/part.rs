@@ -8,7 +8,7 @@ use std::time::Duration;
 use flexcast_bootstrap::DescriptorsUsedUp;
 use flexcast_mesh::aggregator::Key;
 use flexcast_mesh::external::resolve;
-use flexcast_mesh::{self as mesh, Connect, Doors, Mesh};
+use flexcast_mesh::{self as mesh, Connect, Mesh, SharedListeners};
 use flexcast_proto::RankInfo;
 use flexcast_proto::sparse::Order;
 use socket2::{SockRef, Socket};
@@ -427,7 +427,7 @@ impl Part {
             listener,
             addresses: addresses(|endpoint| endpoint.tcp_port),
             timeout: config.barrier_timeout,
-            doors: Doors { listener: listener_of_door, numbers },
+            shared: SharedListeners { listener: listener_of_door, numbers },
             aggregators,
             order: if config.reproducible { Order::Rank } else { Order::Arrival },
             key: Key::of(config.aggregator_secret.as_ref()),

@@ -35,7 +35,7 @@ impl Stretch {
 
 /// An accelerator, its buffer that a card reaches, and the two programs that it has for a worker.
 ///
-/// The worker starts them, looks whether they are over, and reads bitmaps. No byte of an array or of the buffer is the
+/// The worker starts them, polls whether they are over, and reads bitmaps. No byte of an array or of the buffer is the
 /// processor's: an array is an opaque object here, and a [`PeerRegion`] has no method that touches its bytes. In the
 /// buffer each block has the place that it has in the array. Cards send blocks from there, and put sums there.
 ///

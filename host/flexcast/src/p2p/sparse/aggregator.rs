@@ -213,8 +213,8 @@ impl Aggregator {
         }
         let overdue = self.patience.overdue(self.now_ps(), self.config.bound);
         let ended = match overdue.zip(self.awaited()) {
-            Some(((waited_us, looks), worker)) => {
-                Err(Error::Timeout { party: Party::Worker(worker), waited_us, looks })
+            Some(((waited_us, polls), worker)) => {
+                Err(Error::Timeout { party: Party::Worker(worker), waited_us, polls })
             }
             None => Ok(()),
         };

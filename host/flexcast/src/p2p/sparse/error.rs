@@ -59,14 +59,14 @@ pub enum Error {
     },
     /// The accelerator's programs do not end.
     #[error(
-        "waited {waited_us} us ({looks} looks) for the accelerator; is it busy with something else? If so, raise the \
+        "waited {waited_us} us ({polls} polls) for the accelerator; is it busy with something else? If so, raise the \
          bound"
     )]
     AcceleratorTimeout {
         /// Time without progress, by the provider's clock.
         waited_us: u64,
         /// How often was looked in vain.
-        looks: u64,
+        polls: u64,
     },
     /// What somebody said of its queue pairs cannot be used.
     #[error("endpoint of {party}: {reason}")]
@@ -111,14 +111,14 @@ pub enum Error {
         worker: Option<u32>,
     },
     /// Nothing happened for too long.
-    #[error("waited {waited_us} us ({looks} looks) for {party}; is it still there, and has it called the same?")]
+    #[error("waited {waited_us} us ({polls} polls) for {party}; is it still there, and has it called the same?")]
     Timeout {
         /// Who owes the first thing that is missing.
         party: Party,
         /// Time without progress, by the provider's clock.
         waited_us: u64,
         /// How often was looked in vain.
-        looks: u64,
+        polls: u64,
     },
 }
 

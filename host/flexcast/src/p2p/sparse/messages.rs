@@ -28,7 +28,7 @@ use crate::p2p::sparse::scan::Turn;
 /// Name of the operation in errors.
 pub(crate) const NAME: &str = "sparse_allreduce";
 
-/// Bytes that a rank looks at before it serves its connections again.
+/// Bytes that a rank polls at before it serves its connections again.
 const SCAN_BYTES: usize = 1 << 20;
 
 /// Bytes of a displacement behind a worker's message.
@@ -61,7 +61,7 @@ pub struct Spare(Vec<Vec<u8>>);
 impl Spare {
     /// Room for one message of any length. What is in it does not matter.
     fn take(&mut self, parameters: Parameters) -> Result<Vec<u8>> {
-        let bytes = parameters.spot_bytes() as usize + DISPLACEMENT_BYTES;
+        let bytes = parameters.slot_bytes() as usize + DISPLACEMENT_BYTES;
         match self.0.pop().filter(|spot| spot.capacity() >= bytes) {
             Some(mut spot) => {
                 spot.resize(bytes, 0);

@@ -227,19 +227,19 @@ pub struct Statistics {
 #[derive(Clone, Copy, Debug, Default)]
 struct Patience {
     progress_ps: u64,
-    looks: u64,
+    polls: u64,
 }
 
 impl Patience {
     fn restart(&mut self, now_ps: u64) {
-        (self.progress_ps, self.looks) = (now_ps, 0);
+        (self.progress_ps, self.polls) = (now_ps, 0);
     }
 
-    /// Notes a look in vain. If that has been too long: microseconds without progress, and looks.
+    /// Notes a look in vain. If that has been too long: microseconds without progress, and polls.
     fn overdue(&mut self, now_ps: u64, bound: Bound) -> Option<(u64, u64)> {
-        self.looks += 1;
+        self.polls += 1;
         let waited_ps = now_ps.saturating_sub(self.progress_ps);
-        let is_over = u128::from(waited_ps) >= bound.span.as_nanos() * 1000 || self.looks >= bound.looks;
-        is_over.then_some((waited_ps / 1_000_000, self.looks))
+        let is_over = u128::from(waited_ps) >= bound.span.as_nanos() * 1000 || self.polls >= bound.polls;
+        is_over.then_some((waited_ps / 1_000_000, self.polls))
     }
 }

@@ -65,7 +65,7 @@ impl Spots {
             limit: "less than the address space: use fewer workers, shards or blocks per message".to_owned(),
         };
         let total = parameters.aggregator_bytes().saturating_mul(shards.into());
-        let spot = parameters.spot_bytes() as usize;
+        let spot = parameters.slot_bytes() as usize;
         let bytes = usize::try_from(total).map_err(|_| too_long(total))?;
         let memory = HostBuffer::zeroed(bytes)?;
         let region = MemoryRegion::register(pd, memory, Access::LOCAL_WRITE)?.share();

@@ -16,7 +16,7 @@ use super::{Call, Config, Error, Party, Patience, Result, Settings, Statistics};
 use crate::p2p::Lingering;
 use crate::p2p::collect::collect;
 
-/// Bytes that a worker looks at before it serves its connections again.
+/// Bytes that a worker polls at before it serves its connections again.
 const SCAN_BYTES: usize = 1 << 20;
 
 /// A worker's queue pairs that are not connected yet.
@@ -129,7 +129,7 @@ impl Worker {
         Self::prepare_with(pd, settings, number, config, blocks)
     }
 
-    /// Takes what has come, looks at a part of the array, and sends what may be sent. Does not wait; between two calls
+    /// Takes what has come, polls at a part of the array, and sends what may be sent. Does not wait; between two calls
     /// the caller lets the card make progress ([`flexio::Relax`]). The array is the same in all calls of an operation,
     /// and nobody else changes it. Tells whether anything has happened.
     ///
@@ -303,10 +303,10 @@ impl<M> Worker<M> {
             return Ok(true);
         }
         let now_ps = self.now_ps();
-        let Some((waited_us, looks)) = self.patience.overdue(now_ps, self.config.bound) else { return Ok(false) };
+        let Some((waited_us, polls)) = self.patience.overdue(now_ps, self.config.bound) else { return Ok(false) };
         let error = match self.awaited() {
-            _ if self.blocks.is_busy() => Error::AcceleratorTimeout { waited_us, looks },
-            Some(aggregator) => Error::Timeout { party: Party::Aggregator(aggregator), waited_us, looks },
+            _ if self.blocks.is_busy() => Error::AcceleratorTimeout { waited_us, polls },
+            Some(aggregator) => Error::Timeout { party: Party::Aggregator(aggregator), waited_us, polls },
             None => return Ok(false),
         };
         self.failed = true;

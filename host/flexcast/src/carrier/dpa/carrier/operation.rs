@@ -223,7 +223,7 @@ impl Operation {
     pub(super) fn scan_ps(&self, window: StallWindow, over: bool, now_ps: u64) -> Option<u64> {
         let receives = self.stream.is_armed() && !self.state.is_failed();
         let may_scan = self.stream.scan == Scan::Idle && receives && !self.is_held(now_ps);
-        self.stream.watch.filter(|_| may_scan)?.look_ps(window, over)
+        self.stream.watch.filter(|_| may_scan)?.scan_ps(window, over)
     }
 
     /// Address and local key of the own block.

@@ -62,14 +62,14 @@ impl DpaCarrier {
         let Some(operation) = ops.current.as_mut() else { return Ok(placed) };
         let receive = &mut self.receive;
         // Where all chunks are there, and wait for their copies only, there is nothing to look for.
-        let is_quiet = operation.scan_ps(ops.stall, over, now_ps).is_some_and(|look_ps| now_ps >= look_ps)
+        let is_quiet = operation.scan_ps(ops.stall, over, now_ps).is_some_and(|scan_ps| now_ps >= scan_ps)
             && receive.remaining()? > 0;
         match operation.stream.scan {
             Scan::Idle if (is_quiet || has_gaps) && receive.is_free()? => {
-                receive.look()?;
+                receive.read_flags()?;
                 operation.stream.scan = Scan::Asked { over, since_ps: now_ps };
                 if let Some(watch) = &mut operation.stream.watch {
-                    watch.look(over);
+                    watch.note_scan(over);
                 }
             }
             Scan::Asked { over, .. } if receive.has_answered()? => {
@@ -130,7 +130,7 @@ impl DpaCarrier {
         let Some(operation) = ops.current.as_mut() else { return Ok(false) };
         let receive = &mut self.receive;
         let mut seen = receive.seen(&operation.plan, &operation.pieces, &self.derived, false)?;
-        let nothing_came = operation.stream.watch.is_some_and(|watch| watch.has_looked());
+        let nothing_came = operation.stream.watch.is_some_and(|watch| watch.has_scanned());
         let overdue = receive.is_reporting() && operation.is_overdue(ops.stall, now_ps);
         let overdue = overdue && GapWatch::is_near_end(seen.ahead) && !seen.awaits_root;
         if seen.ahead > 0 && ((over && nothing_came) || overdue) {
@@ -167,7 +167,7 @@ impl DpaCarrier {
             // What had been overtaken has come: it was asked for in vain.
             ops.stall.came_late();
         }
-        gaps.watch.looked(seen.lost.len() as u64, seen.ahead);
+        gaps.watch.scanned(seen.lost.len() as u64, seen.ahead);
         let incomplete = seen.lost.pieces(&operation.plan, &operation.pieces);
         let pieces = operation.plan.foreign_pieces().without(&incomplete).without(&seen.ahead_in);
         gaps.placing = Some(Placing { pieces, consumed });

@@ -159,7 +159,7 @@ impl Receive {
     }
 
     /// Has the receive contexts report their bitmaps as they are, and go on. Only when [`Receive::is_free`].
-    pub(crate) fn look(&mut self) -> Result<()> {
+    pub(crate) fn read_flags(&mut self) -> Result<()> {
         self.reports += 1;
         for context in &mut self.contexts {
             context.operation.report_request = self.reports;

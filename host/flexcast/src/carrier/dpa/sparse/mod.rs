@@ -151,7 +151,7 @@ impl Maker<'_> {
         let peers_at = instances_at + u64::from(coroutines) * size_of::<SparseInstance>() as u64;
         let bytes = peers_at + u64::from(peers) * size_of::<SparsePeer>() as u64;
         let memory = DeviceBuffer::zeroed(process, bytes)?;
-        let spot_bytes = spot_bytes(parameters);
+        let spot_bytes = slot_bytes(parameters);
         let instance_bytes = u64::from(spot_bytes) * (u64::from(workers) + 2);
         let spots = DeviceBuffer::zeroed(process, instance_bytes * u64::from(coroutines))?;
         let key = MemoryKey::new(&spots, Access::LOCAL_WRITE)?;
@@ -215,8 +215,8 @@ impl Maker<'_> {
 }
 
 /// Bytes from spot to spot.
-const fn spot_bytes(parameters: Parameters) -> u32 {
-    parameters.spot_bytes().next_multiple_of(64)
+const fn slot_bytes(parameters: Parameters) -> u32 {
+    parameters.slot_bytes().next_multiple_of(64)
 }
 
 /// Entries of a thread's completion queue: of every send, of the receive of each worker and of one that is flushed.

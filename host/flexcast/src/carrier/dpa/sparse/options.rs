@@ -3,7 +3,7 @@
 use flexcast_proto::sparse::{CacheBudget, Parameters};
 use flexio::Retry;
 
-use super::{BLOCK_STEP, WHAT, completions, spot_bytes};
+use super::{BLOCK_STEP, WHAT, completions, slot_bytes};
 use crate::error::{Error, Result};
 use crate::op::units::USABLE_UNITS;
 
@@ -84,7 +84,7 @@ impl AggregatorOptions {
             .check(parameters)
             .or_else(|error| argument(format!("{error}; or raise cache_bytes to accept slower loads")))?;
         let spots =
-            u64::from(spot_bytes(parameters)) * (u64::from(parameters.workers()) + 2) * u64::from(self.coroutines);
+            u64::from(slot_bytes(parameters)) * (u64::from(parameters.workers()) + 2) * u64::from(self.coroutines);
         if spots / 8 > u64::from(u32::MAX) {
             return argument(format!("{spots} bytes of spots of a thread: use fewer coroutines, or smaller messages"));
         }

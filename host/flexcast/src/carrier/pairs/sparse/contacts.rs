@@ -53,7 +53,7 @@ impl Listener for Inbox<'_> {
         true
     }
 
-    fn hear(&mut self, event: Event<'_>) {
+    fn take(&mut self, event: Event<'_>) {
         let report = match event {
             Event::Message { bytes, .. } => Report::decode(bytes, self.workers),
             Event::Request { .. } | Event::Data { .. } => None,
@@ -79,7 +79,7 @@ impl Contact {
         let peer = self.peer.as_mut()?;
         peer.flush(&());
         let mut inbox = Inbox { workers, reports, wrong: false };
-        if peer.is_heard() {
+        if peer.is_read() {
             peer.receive(room, &mut inbox);
         }
         if inbox.wrong {
@@ -165,7 +165,7 @@ impl Contacts {
             let mut reports = Vec::new();
             let broken = all[number as usize].move_on(room, terms.workers, &mut reports);
             if !reports.is_empty() {
-                self.known.hear(number, now_ps);
+                self.known.received(number, now_ps);
             }
             for report in reports {
                 told |= matches!(report, Report::Endpoint { .. });

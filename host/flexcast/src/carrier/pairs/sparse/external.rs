@@ -250,7 +250,7 @@ impl Session {
     fn silence(&mut self, now_ps: u64) -> Fault {
         let number = self.awaited_aggregator();
         let known = self.contacts.known();
-        let is_alive = known.get(number).is_some_and(|known| now_ps.saturating_sub(known.heard_ps) < ps(ALIVE));
+        let is_alive = known.get(number).is_some_and(|known| now_ps.saturating_sub(known.received_ps) < ps(ALIVE));
         match known.waits_for(number).filter(|_| is_alive) {
             Some(rank) => Fault::Told { rank, cause: Cause::Silent(WaitedFor::Block) },
             None => blame(number, external::silent(self.barrier_timeout)),
@@ -271,8 +271,8 @@ impl Session {
         self.call?;
         let probe_ps = self.worker.as_ref().and_then(Worker::deadline_ps);
         // What comes by TCP wakes nobody.
-        let look_ps = self.looked_ps.saturating_add(LOOK_PS);
-        [Some(self.silent_ps().min(look_ps)), probe_ps].into_iter().flatten().min()
+        let scan_ps = self.looked_ps.saturating_add(LOOK_PS);
+        [Some(self.silent_ps().min(scan_ps)), probe_ps].into_iter().flatten().min()
     }
 
     /// The rank that is waited for, as far as that is known.

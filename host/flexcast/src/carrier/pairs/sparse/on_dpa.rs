@@ -32,7 +32,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// A thread that has overlooked a question is asked again so much later.
 const ASK_AGAIN_PS: u64 = 1_000_000_000;
 /// Looks in vain after which a machine that does not advance is given up.
-const LINGER_LOOKS: u64 = 10_000_000;
+const LINGER_POLLS: u64 = 10_000_000;
 
 /// A card whose DPA adds, and what its aggregators are made of.
 #[derive(Clone, Debug)]
@@ -242,7 +242,7 @@ impl Adder {
     /// Waits until all workers have their answers.
     fn linger(&mut self) -> Result<()> {
         let provider = self.aggregator.provider();
-        let bound = Bound { span: LINGER, looks: LINGER_LOOKS };
+        let bound = Bound { span: LINGER, polls: LINGER_POLLS };
         self.asked_ps = None;
         let mut fault = None;
         provider.wait(bound, "all workers of a sparse AllReduce to have their sums", || {

@@ -127,8 +127,8 @@ impl UdpCarrier {
         let exchange = ops.exchange.as_ref().filter(|_| self.uses_external(ops))?;
         let bound_ps = external::patience_ps(ps(ops.core.config.barrier_timeout));
         let owes = |number: &u32| exchange.waits_for(ops.core.place.ranks() + number);
-        let heard_ps = |number: u32| self.external.get(number).map_or(0, |known| known.heard_ps);
-        let since_ps = |number: u32| heard_ps(number).max(exchange.work.moved_ps);
+        let received_ps = |number: u32| self.external.get(number).map_or(0, |known| known.received_ps);
+        let since_ps = |number: u32| received_ps(number).max(exchange.work.moved_ps);
         let deadlines = (0..self.external.count()).filter(owes).map(|at| (since_ps(at).saturating_add(bound_ps), at));
         deadlines.min()
     }

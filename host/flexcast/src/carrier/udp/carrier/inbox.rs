@@ -53,7 +53,7 @@ impl Listener for Inbox<'_> {
         self.ops.core.broken.is_some() || operation.wrapping_sub(latest) as i32 <= 0
     }
 
-    fn hear(&mut self, event: Event<'_>) {
+    fn take(&mut self, event: Event<'_>) {
         let ranks = self.ops.core.place.ranks();
         match event {
             Event::Message { from, bytes } if self.is_external(from) => match Report::decode(bytes, ranks) {
@@ -63,7 +63,7 @@ impl Listener for Inbox<'_> {
             Event::Request { from, .. } | Event::Data { from, .. } if self.is_external(from) => {
                 self.wrong = Some(from);
             }
-            Event::Message { from, bytes } => self.ops.protocol.hear(from, bytes),
+            Event::Message { from, bytes } => self.ops.protocol.receive(from, bytes),
             Event::Request { from, read } => {
                 let operation = self.ops.current.as_ref().filter(|operation| operation.number == read.operation);
                 let len = operation.map_or(0, |operation| operation.receive.len() as u64);

@@ -186,7 +186,7 @@ impl Meeting {
 
     /// What a member has said, one of `expected`, and the descriptors that came with it; none yet if nobody of those
     /// asked for has. Others are not listened to.
-    fn hear(&self, expected: &[What]) -> Option<(usize, What, Vec<OwnedFd>)> {
+    fn receive(&self, expected: &[What]) -> Option<(usize, What, Vec<OwnedFd>)> {
         let mut bytes = [0; SAID_BYTES + 1];
         let (len, files, user) = receive_from(&self.bell, &mut bytes).ok()?;
         if user != Some(geteuid().as_raw()) {
@@ -206,7 +206,7 @@ impl Meeting {
     /// Waits until a member says one of `expected`.
     fn wait(&self, from: usize, expected: &[What], deadline: Instant) -> Result<(What, Vec<OwnedFd>)> {
         loop {
-            match self.hear(expected) {
+            match self.receive(expected) {
                 Some((number, what, files)) if number == from => return Ok((what, files)),
                 Some(_) => {}
                 None if Instant::now() < deadline => std::thread::sleep(LOOK),
@@ -261,7 +261,7 @@ impl Meeting {
         let mut answers = vec![None; self.members.len()];
         answers[0] = Some(What::Accept);
         while let Some(silent) = answers.iter().position(Option::is_none) {
-            match self.hear(&[What::Accept, What::Refuse]) {
+            match self.receive(&[What::Accept, What::Refuse]) {
                 Some((number, what, _)) => answers[number] = Some(what),
                 None if Instant::now() < deadline => std::thread::sleep(LOOK),
                 None => return Err(self.silent(silent)),
@@ -336,9 +336,9 @@ mod tests {
         let send = |said: &Said| send_with_to(&sender, &other.members[1].address, said.as_bytes(), &[]).unwrap();
         // The same ranks, communicator and key; the receiver has another socket.
         send(&said(&one));
-        assert!(other.hear(&[What::Offer]).is_none());
+        assert!(other.receive(&[What::Offer]).is_none());
         send(&said(&other));
-        assert!(matches!(other.hear(&[What::Offer]), Some((0, What::Offer, _))));
+        assert!(matches!(other.receive(&[What::Offer]), Some((0, What::Offer, _))));
         // The system says whose process has sent something.
         send(&said(&other));
         let (_, _, user) = receive_from(&other.bell, &mut [0; SAID_BYTES]).unwrap();
