@@ -11,7 +11,7 @@ pub(crate) struct Bench {
     /// Leave out the speed of the hart interpreter.
     #[arg(long)]
     no_hart: bool,
-    /// Leave out the speed of a card with a timing model, beside one without.
+    /// Leave out the comparison of a card with a timing model and one without.
     #[arg(long)]
     no_timing: bool,
     /// Leave out the speed of the fabric.
@@ -29,7 +29,7 @@ impl Bench {
     pub(crate) fn run(&self) -> Result<()> {
         build::build(&Toolchain::load("emu")?, &workspace::images()?)?;
         if !self.no_hart {
-            status::say("Measuring", "the hart interpreter beside ckb-vm (measured: wall time of this machine)");
+            status::say("Measuring", "the hart interpreter and ckb-vm (measured: wall time of this machine)");
             process::run(workspace::cargo().args(["bench", "--package", "emu-hart", "--bench", "speed"]))?;
         }
         if !self.no_timing {

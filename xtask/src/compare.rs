@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 
 use crate::{process, status, workspace};
 
-/// Measure the collectives of Open MPI, MPICH, gloo and Flexcast among network namespaces, beside what bare multicast
+/// Measure the collectives of Open MPI, MPICH, gloo and Flexcast among network namespaces, and what bare multicast
 /// takes; needs root.
 #[derive(clap::Args)]
 #[command(after_help = OPTIONS)]

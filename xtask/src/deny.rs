@@ -11,7 +11,7 @@ use crate::{process, status, workspace};
 #[derive(clap::Args)]
 pub(crate) struct Deny {}
 
-/// What does not hold for one workspace may be needed by another; `cargo xtask tidy` tells entries that none needs.
+/// What does not hold for one workspace may be needed by another; `cargo xtask tidy` reports entries that none needs.
 const OF_ANOTHER_WORKSPACE: [&str; 8] = [
     "--allow",
     "unmatched-skip",

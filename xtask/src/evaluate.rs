@@ -48,7 +48,7 @@ impl Evaluate {
         done
     }
 
-    /// Files beside those of the experiments.
+    /// Files other than those of the experiments.
     fn written(&self, out: &Path) -> Vec<PathBuf> {
         let document = |name: &str| workspace::root().join("docs").join(name);
         let whole = self.only.is_empty() && !self.reduced;
@@ -58,7 +58,8 @@ impl Evaluate {
         calibration.into_iter().chain(documents.into_iter().flatten()).chain([out.join("index.html")]).collect()
     }
 
-    /// The calibration, written to `file`. One that finds the model unsound is told of and goes into the page as it is.
+    /// The calibration, written to `file`. One that finds the model unsound is reported and goes into the page as it
+    /// is.
     fn calibrate(&self, cli: &Path, file: &Path) -> Result<PathBuf> {
         status::say("Calibrating", "the timing model: its fit, and what it was not fitted to");
         let mut calibrate = Command::new(cli);

@@ -167,15 +167,15 @@ pub(crate) fn free_udp_ports(count: u16) -> Result<u16> {
 mod tests {
     use super::*;
 
-    fn told(name: &str, ranks: u16) -> String {
+    fn refusal(name: &str, ranks: u16) -> String {
         let example = Example { name: name.to_owned(), ranks, c: false, profile: "dev".to_owned(), build_only: true };
         example.run().expect_err("refused").to_string()
     }
 
     #[test]
     fn what_cannot_be_started_is_reported_before_anything_is_built() {
-        assert!(told("toaster", 4).contains("there are: allgather"));
-        assert!(told("allgather", 0).contains("1 to 64"));
-        assert!(told("allgather", 65).contains("1 to 64"));
+        assert!(refusal("toaster", 4).contains("there are: allgather"));
+        assert!(refusal("allgather", 0).contains("1 to 64"));
+        assert!(refusal("allgather", 65).contains("1 to 64"));
     }
 }

@@ -73,7 +73,7 @@ const PROFILE: &str = "fuzz";
 const COMPILERS: [&str; 3] = ["c++", "g++", "clang++"];
 /// Lines of a failing target that are shown.
 const SHOWN_LINES: usize = 60;
-/// How lines begin that tell nothing of a failure.
+/// How lines begin that say nothing about a failure.
 const NOISE: [&str; 5] = ["INFO:", "NEW_FUNC", "WARNING: Failed to find function", "stat::", "NOTE:"];
 /// Time between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(10);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_target_tells_how_to_see_it_again() {
+    fn a_failing_target_shows_how_to_see_it_again() {
         let target = Target {
             name: "elf".to_owned(),
             about: "a test".to_owned(),

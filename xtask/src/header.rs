@@ -43,7 +43,7 @@ const INTRODUCTION: &str = "\
  *
  * Written by `cargo xtask header` from host/capi/src; examples/c/allgather.c is a program.
  *
- * - Every function that can fail returns a flexcast_status; flexcast_last_error() tells the value, the limit and the \
+ * - Every function that can fail returns a flexcast_status; flexcast_last_error() gives the value, the limit and the \
     next step.
  * - Handles (flexcast_card *, ...) are numbers and never followed: one that was freed, or is another object's, is \
     refused.

@@ -94,9 +94,9 @@ impl LinkMap {
             let of_map = by_name.get(section.name.as_str());
             let Some(output) = of_map.filter(|o| (o.addr, o.size) == (section.addr, section.size)) else {
                 let (name, addr, size) = (&section.name, section.addr, section.size);
-                let told = of_map.map_or("none".to_owned(), |o| format!("{} bytes at {:#x}", o.size, o.addr));
+                let mapped = of_map.map_or("none".to_owned(), |o| format!("{} bytes at {:#x}", o.size, o.addr));
                 bail!(
-                    "{name} has {size} bytes at {addr:#x}, in the link map {told}: that of another image; build again"
+                    "{name} has {size} bytes at {addr:#x}, in the link map {mapped}: that of another image; build again"
                 );
             };
             let foreign: Vec<&Input> =

@@ -132,7 +132,7 @@ fn main() -> ExitCode {
     }
     let command = match Cli::try_parse() {
         Ok(cli) => cli.command,
-        Err(refused) => return tell(&refused),
+        Err(refused) => return report(&refused),
     };
     let result = match command {
         Command::Doctor(command) => command.run(),
@@ -186,7 +186,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// Prints help, or what is wrong with the command line.
-fn tell(refused: &clap::Error) -> ExitCode {
+fn report(refused: &clap::Error) -> ExitCode {
     match refused.print().map_err(anyhow::Error::from).and_then(|()| status::flush()) {
         Err(error) if !refused.use_stderr() => {
             status::error(&format!("stdout cannot be written: {error:#}"));

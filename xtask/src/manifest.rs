@@ -1,4 +1,4 @@
-//! image.toml beside each image: what readers may rely on, held against the ELF.
+//! image.toml in the folder of each image: what readers may rely on, compared with the ELF.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(crate) struct Manifest {
     event_handlers: Vec<String>,
     rpcs: Vec<String>,
     budget: Budget,
-    /// Bounds of stacks that `verify` cannot tell, by entry.
+    /// Bounds of stacks that `verify` cannot derive, by entry.
     #[serde(default)]
     stack: BTreeMap<String, Stack>,
     /// Limits that the tests of the image hold against its own counters.

@@ -137,7 +137,7 @@ impl Miri {
         command.args(["--kill-after=10", &self.seconds.to_string()]);
         command.args(["rustup", "run", TOOLCHAIN, "cargo", "miri", "test"]).args(part.tests);
         command.current_dir(if device { workspace::root().join("device") } else { workspace::root().to_owned() });
-        // A folder for each workspace, apart from what is built for running.
+        // A folder for each workspace, separate from what is built for running.
         command.env("CARGO_TARGET_DIR", target_dir()?.join(if device { "device" } else { "host" }));
         command.env("MIRIFLAGS", part.flags).env("PROPTEST_CASES", CASES);
         if std::env::var_os("PROPTEST_RNG_SEED").is_none() {

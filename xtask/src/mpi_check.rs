@@ -274,7 +274,7 @@ fn cards(profile: &str) -> Result<Vec<Network>> {
 /// below a folder of its own.
 fn library(profile: &str) -> Result<PathBuf> {
     let mut cargo = workspace::cargo();
-    // Not with the features of the whole workspace: this command stands apart from the tests.
+    // Not with the features of the whole workspace: this command is separate from the tests.
     cargo.args(["build", "--profile", profile, "--lib", "--package", "flexcast-capi"]);
     status::say("Building", "libflexcast.so from flexcast-capi");
     process::run(&mut cargo)?;

@@ -23,12 +23,12 @@ pub(crate) struct Mutants {
     seeds: Option<u64>,
 }
 
-/// Where calls of fences are looked for.
+/// Where calls of fences are searched for.
 const SOURCES: [&str; 3] = ["device/dpa/src", "device/datapath/src", "device/images"];
 /// Kernels that are measured, with the fences of those who published them. Of what `calibration`'s keep in order
-/// nothing is looked at afterwards; `reference` goes wrong on weak memory with all its fences, as a test shows.
+/// nothing is read afterwards; `reference` goes wrong on weak memory with all its fences, as a test shows.
 const MEASURED: [&str; 2] = ["device/images/calibration", "device/images/reference"];
-/// Mutations other than a missing fence, and those that no test can tell: written by hand.
+/// Mutations other than a missing fence, and those that no test can detect: written by hand.
 const TABLE: &str = "device/mutants.toml";
 /// The hand-written table.
 #[derive(Default, Deserialize)]
@@ -151,7 +151,7 @@ impl Mutants {
                     "SURVIVED".to_owned()
                 }
             };
-            // At once: a run that is ended early has told something.
+            // At once: a run that is ended early has reported something.
             status::say("Verdict", &verdict);
             table.add_row([number.to_string(), name, verdict]);
         }
@@ -289,7 +289,7 @@ mod tests {
     fn the_table_fits_the_firmware() {
         let rules = rules().expect("the table");
         let mutations = mutations(workspace::root(), &rules).expect("every rule and patch finds its place");
-        assert_eq!(mutations.len(), 68, "SPECIFICATION.md tells the number");
+        assert_eq!(mutations.len(), 68, "SPECIFICATION.md states the number");
         for mutation in &mutations {
             let now = std::fs::read_to_string(workspace::root().join(&mutation.file)).expect("a file of the tree");
             assert_ne!(now, mutation.text, "{mutation:?}");

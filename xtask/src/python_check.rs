@@ -26,7 +26,7 @@ pub(crate) struct PythonCheck {
 
 /// The package, below the root of the repository.
 const PACKAGE: &str = "adapters/torch";
-/// Name under which the package looks for the library beside itself.
+/// Name under which the package searches for the library in its own folder.
 const LIBRARY: &str = "libflexcast.so";
 /// What of the package goes into the wheel.
 const SOURCES: [&str; 4] = ["README.md", "pyproject.toml", "setup.py", "flexcast"];

@@ -1,8 +1,8 @@
 //! Images that do not depend on the folder they are built in.
 //!
-//! Cargo tells rustc packages apart by `-C metadata`, a hash that takes the absolute path of every package outside the
-//! workspace: for device/, all of shared/. The hash goes into symbol names, these into the order in which rustc lays
-//! functions out, and the order into cache lines: the same sources in two folders gave images of different virtual
+//! Cargo has rustc distinguish packages by `-C metadata`, a hash that takes the absolute path of every package outside
+//! the workspace: for device/, all of shared/. The hash goes into symbol names, these into the order in which rustc
+//! lays functions out, and the order into cache lines: the same sources in two folders gave images of different virtual
 //! times. So cargo calls rustc through this program, which puts in place of the hash one of what it stands for. A
 //! wrapper that the environment names (`RUSTC_WRAPPER`) is called in turn.
 
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn crates_that_differ_stay_apart() {
+    fn crates_that_differ_stay_distinct() {
         let all = [
             fixed(LINE, "proto"),
             fixed(LINE, "other"),

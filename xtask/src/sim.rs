@@ -15,7 +15,7 @@ pub(crate) struct Sim {
     /// Seed of the first case; the others follow [default: drawn anew for each run; 1 where the variable CI is set].
     #[arg(long, value_name = "SEED")]
     pub(crate) first: Option<u64>,
-    /// Go on after a case that came out wrong, and tell all such.
+    /// Go on after a case that came out wrong, and report all such.
     #[arg(long)]
     pub(crate) keep_going: bool,
     /// Begin no further seed after so much wall time.

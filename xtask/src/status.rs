@@ -23,7 +23,7 @@ pub(crate) fn error(what: &str) {
     told(format_args!("{ERROR}{:>12}{ERROR:#} {what}", "error"));
 }
 
-/// A line on stderr; where that cannot be written there is nobody to tell.
+/// A line on stderr; where that cannot be written nobody can be notified.
 pub(crate) fn told(line: impl Display) {
     drop(writeln!(anstream::stderr().lock(), "{line}"));
 }

@@ -8,8 +8,8 @@ use crate::toolchain::Toolchain;
 use crate::workspace::RELEASE;
 use crate::{emu_libs, install, process, status, workspace};
 
-/// Build the transport layer of UCC, adapters/ucc, against the tree of a UCC release, and put it where that UCC looks
-/// for it.
+/// Build the transport layer of UCC, adapters/ucc, against the tree of a UCC release, and put it where that UCC
+/// searches for it.
 #[derive(clap::Args)]
 pub(crate) struct Ucc {
     /// Source tree of UCC that was configured, built and installed.
@@ -96,11 +96,11 @@ impl Ucc {
         let [corners, mix] = [tree.own_test("corners")?, tree.own_test("mix")?];
         let mut command = tree.among(self.ranks, &program)?;
         command.args(self.options.as_deref().unwrap_or(OPTIONS).split_whitespace());
-        let (text, ended) = told(&mut command)?;
+        let (text, ended) = shown(&mut command)?;
         let totals = Totals::of(&text)?;
 
         let mut own = tree.among(CORNERS_RANKS, &corners)?;
-        let (text, own_ended) = told(&mut own)?;
+        let (text, own_ended) = shown(&mut own)?;
         let well = text.matches("all as promised").count();
         let carried = text.lines().filter(|line| line.contains("carried: Allgatherv 2, Reduce_scatter 1;")).count();
 
@@ -131,7 +131,7 @@ impl Ucc {
     fn mix(&self, tree: &Tree, program: &Path, numbers: [u64; 3]) -> Result<()> {
         let mut command = tree.among(self.ranks, program)?;
         command.args(numbers.map(|number| number.to_string()));
-        let (text, ended) = told(&mut command)?;
+        let (text, ended) = shown(&mut command)?;
         let all = self.ranks as usize;
         let well = text.matches("all as promised").count();
         let carried = text.lines().filter(|line| line.contains(CARRIED) && line.contains(ALL_CARRIED)).count();
@@ -159,8 +159,8 @@ const CORNERS_RANKS: u32 = 2;
 /// Seconds after which a test is ended.
 const LIMIT: &str = "600";
 
-/// Runs a command, shows what it says, and returns its stdout.
-fn told(command: &mut Command) -> Result<(String, ExitStatus)> {
+/// Runs a command, shows what it prints, and returns its stdout.
+fn shown(command: &mut Command) -> Result<(String, ExitStatus)> {
     status::say("Running", process::line(command));
     let output = command.stderr(Stdio::inherit()).output().with_context(|| process::line(command))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -226,7 +226,7 @@ impl Tree {
         }
         sources.sort();
         command.args(sources).arg("-L").arg(&lib);
-        // libflexcast lies beside libucc, one folder above the layer.
+        // libflexcast lies next to libucc, one folder above the layer.
         command.args(["-Wl,-z,defs", "-Wl,-rpath,$ORIGIN/..", "-lflexcast", "-lucc"]);
         command.args(self.words("UCS_LDFLAGS")).args(self.words("UCS_LIBADD"));
         Ok(command)
@@ -313,8 +313,8 @@ impl Totals {
     fn of(text: &str) -> Result<Self> {
         let mut totals = Self { tests: 0, passed: 0, failed: 0, skipped: 0, carried: BTreeMap::new(), left: 0 };
         for line in text.lines() {
-            if let Some((_, told)) = line.split_once(CARRIED) {
-                totals.add(told).with_context(|| format!("the layer's line cannot be read: {line}"))?;
+            if let Some((_, counts)) = line.split_once(CARRIED) {
+                totals.add(counts).with_context(|| format!("the layer's line cannot be read: {line}"))?;
             }
         }
         let report = text.split_once("UCC MPI TEST REPORT").context("UCC's test ended without its report")?.1;
@@ -334,8 +334,8 @@ impl Totals {
     }
 
     /// `Bcast 12, Barrier 3; left to other layers: 4; failed: 0`
-    fn add(&mut self, told: &str) -> Option<()> {
-        let (carried, rest) = told.split_once("; left to other layers: ")?;
+    fn add(&mut self, counts: &str) -> Option<()> {
+        let (carried, rest) = counts.split_once("; left to other layers: ")?;
         for one in carried.split(", ").filter(|one| *one != "none") {
             let (name, count) = one.split_once(' ')?;
             *self.carried.entry(name.to_owned()).or_default() += count.parse::<u64>().ok()?;

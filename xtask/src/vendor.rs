@@ -28,11 +28,11 @@ pub(crate) struct Products {
 
 impl Products {
     pub(crate) fn of(toolchain: &Toolchain, image: &str) -> Self {
-        Self::beside(&workspace::image_dir(&toolchain.name).join(format!("{image}.elf")))
+        Self::next_to(&workspace::image_dir(&toolchain.name).join(format!("{image}.elf")))
     }
 
-    /// Those beside an image that was linked before.
-    pub(crate) fn beside(elf: &Path) -> Self {
+    /// Those next to an image that was linked before.
+    pub(crate) fn next_to(elf: &Path) -> Self {
         let named = |extension| elf.with_extension(extension);
         Self { object: named("o"), elf: elf.to_owned(), map: named("map"), fatbin: named("fatbin") }
     }
@@ -56,7 +56,7 @@ pub(crate) fn plan(toolchain: &Toolchain, vendor: &Vendor, image: &str) -> Resul
     compile.args(["--target", &toolchain.rust.target, "--config", &toolchain.cargo_config(&flags)]);
 
     // An older vendor linker may reject the newer extension names that rustc writes, and cannot read the bitcode that
-    // Rust's own libraries bring along beside their machine code. Unwind tables would be loaded, and nothing unwinds.
+    // Rust's own libraries bring along with their machine code. Unwind tables would be loaded, and nothing unwinds.
     let mut strip = objcopy()?;
     for section in [".riscv.attributes", ".llvmbc", ".llvmcmd", ".eh_frame"] {
         strip.arg(format!("--remove-section={section}"));
@@ -110,26 +110,26 @@ fn first_existing(base: &Path, candidates: &[PathBuf]) -> PathBuf {
     paths.iter().find(|path| path.exists()).or(paths.first()).cloned().unwrap_or_else(|| base.to_owned())
 }
 
-/// What of the vendor's tools is missing, one sentence per thing with the places that were looked at.
+/// What of the vendor's tools is missing, one sentence per thing with the paths that were checked.
 pub(crate) fn missing(vendor: &Vendor) -> Vec<String> {
     let (doca, flexio) = (vendor.doca.path(), vendor.flexio.path());
     let mut missing = Vec::new();
     for tool in [&vendor.clang, &vendor.fatbin] {
         let path = doca.join(tool);
         if !process::is_program(&path) {
-            missing.push(format!("{}: looked at {}", name(tool), path.display()));
+            missing.push(format!("{}: not found at {}", name(tool), path.display()));
         }
     }
     let places: Vec<PathBuf> = vendor.scripts.iter().map(|script| doca.join(script)).collect();
     if !places.iter().any(|path| path.exists()) {
-        missing.push(format!("dpa_linker.ld: looked at {}", list(&places)));
+        missing.push(format!("dpa_linker.ld: not found at {}", list(&places)));
     }
-    // Other archives may lie where the vendor's clang looks by itself.
+    // Other archives may lie where the vendor's clang searches by itself.
     for archive in &vendor.whole_archives {
         let places: Vec<PathBuf> =
             vendor.libraries.iter().map(|dir| flexio.join(dir).join(format!("lib{archive}.a"))).collect();
         if !places.iter().any(|path| path.exists()) {
-            missing.push(format!("lib{archive}.a: looked at {}", list(&places)));
+            missing.push(format!("lib{archive}.a: not found at {}", list(&places)));
         }
     }
     missing
@@ -206,10 +206,10 @@ mod tests {
         let (_, vendor) = bf3_without_doca();
         let text = require(&vendor).expect_err("no DOCA").to_string();
         for part in [
-            "dpa-clang: looked at /nowhere/doca/tools/dpa-clang",
-            "dpa-fatbin: looked at",
-            "dpa_linker.ld: looked at /nowhere/doca/tools/dpa_llvm/ldscripts/dpa_linker.ld, /nowhere/doca/lib",
-            "libflexio_dev.a: looked at /nowhere/doca/lib/bf3/libflexio_dev.a, /nowhere/doca/lib/libflexio_dev.a",
+            "dpa-clang: not found at /nowhere/doca/tools/dpa-clang",
+            "dpa-fatbin: not found at",
+            "dpa_linker.ld: not found at /nowhere/doca/tools/dpa_llvm/ldscripts/dpa_linker.ld, /nowhere/doca/lib",
+            "libflexio_dev.a: not found at /nowhere/doca/lib/bf3/libflexio_dev.a, /nowhere/doca/lib/libflexio_dev.a",
             "--dry-run",
         ] {
             assert!(text.contains(part), "{part} in {text}");

@@ -89,12 +89,12 @@ fn report(toolchain: &Toolchain, name: Option<&str>, file: &Path) -> Result<Repo
     Ok(report)
 }
 
-/// What of the image in `file` is its vendor's, by the link map beside it, and how that was found; nothing where no
+/// What of the image in `file` is its vendor's, by the link map next to it, and how that was found; nothing where no
 /// vendor links.
 pub(crate) fn vendors_part(toolchain: &Toolchain, file: &Path, image: &Image) -> (Vendor, Option<Check>) {
     let Some(vendor) = &toolchain.vendor else { return (Vendor::default(), None) };
     let mut part = Vendor { extensions: vendor.extensions.clone(), ..Vendor::default() };
-    let Products { object, map, .. } = Products::beside(file);
+    let Products { object, map, .. } = Products::next_to(file);
     let own = object.file_name().unwrap_or_default().to_string_lossy();
     let outcome = if map.exists() {
         match LinkMap::read(&map).and_then(|map| map.others(image, &own)) {

@@ -5,7 +5,7 @@
  *
  * Written by `cargo xtask header` from host/capi/src; examples/c/allgather.c is a program.
  *
- * - Every function that can fail returns a flexcast_status; flexcast_last_error() tells the value, the limit and the next step.
+ * - Every function that can fail returns a flexcast_status; flexcast_last_error() gives the value, the limit and the next step.
  * - Handles (flexcast_card *, ...) are numbers and never followed: one that was freed, or is another object's, is refused.
  * - Every function may be called from every thread. Operations of a communicator are posted in the same order on all ranks: threads that post
  *   to one communicator agree on theirs.

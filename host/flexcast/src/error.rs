@@ -14,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// The value of a parameter as variables have it: words where it takes words.
 pub(crate) fn shown(what: &str, value: u64) -> String {
     let words: &[&str] = match what {
-        "control" | "control of the datapath beside service processes" => &["host", "device", "service"],
+        "control" | "control of the datapath with service processes" => &["host", "device", "service"],
         // The third is of simulations alone.
         "transport" => &["ud", "uc-unicast", "uc"],
         "algorithm" => &["automatic", "multicast", "ring", "linear", "recursive-doubling", "bruck"],
@@ -28,7 +28,7 @@ pub(crate) fn shown(what: &str, value: u64) -> String {
 /// Parameters that no variable sets, or no single one.
 const UNSET: [&str; 3] = ["chain_mapping", "eager_bytes", "pacing_gbit_per_s"];
 
-/// The variable that sets a parameter, in brackets behind its limit: whoever has set that looks for its name.
+/// The variable that sets a parameter, in brackets behind its limit: whoever has set that searches for its name.
 fn set_by(what: &str) -> String {
     match what {
         "socket_buffer_bytes" => " (FLEXCAST_SOCKET_BUFFER)".to_owned(),
@@ -137,7 +137,7 @@ pub enum Error {
     /// No such rank, or too many of them.
     #[error(transparent)]
     Rank(#[from] RankError),
-    /// What another rank told of itself does not fit.
+    /// What another rank sent about itself does not fit.
     #[error("rank {rank} {reason}")]
     Peer {
         /// The rank.
@@ -182,8 +182,8 @@ pub enum Error {
     },
     /// A service process may still use the buffer, and write to it.
     #[error(
-        "the buffer is lent to the service process at {process}, which may write to it: call `Communicator::take_back` \
-         before its bytes are borrowed, or copy them by `Buffer::read` and `Buffer::write`"
+        "the buffer is leased to the service process at {process}, which may write to it: call \
+         `Communicator::take_back` before its bytes are borrowed, or copy them by `Buffer::read` and `Buffer::write`"
     )]
     Leased {
         /// Its address.

@@ -135,8 +135,8 @@ fn functions(
     Ok(findings)
 }
 
-/// Whether the detecting rank of a refused function names it, in its own file or in a C program of the same name beside
-/// it.
+/// Whether the detecting rank of a refused function names it, in its own file or in a C program of the same name in
+/// the same folder.
 fn calls(row: &Row, sources: &mut Sources<'_>) -> bool {
     let Some((path, _)) = row.by.as_deref().and_then(|by| by.split_once(": ")) else { return false };
     let program = path.rsplit('/').next().unwrap_or_default().replace(".rs", ".c");

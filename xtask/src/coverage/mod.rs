@@ -67,7 +67,7 @@ struct Headers {
     kind: Kind,
 }
 
-/// What is looked for in a header, and where its definition must be.
+/// What is searched for in a header, and where its definition must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Kind {

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_said_is_told() {
+    fn what_a_program_printed_is_reported() {
         assert_eq!(
             run(&["sh", "-c", "cat; echo no >&2; exit 2"], "x"),
             Err("`sh -c 'cat; echo no >&2; exit 2'`: no".to_owned())

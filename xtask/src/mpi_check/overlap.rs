@@ -61,7 +61,7 @@ struct Row {
     bytes: u64,
     system: System,
     pure: f64,
-    /// Time with computation beside it, time of that computation, and overlap.
+    /// Time with concurrent computation, time of that computation, and overlap.
     overlapped: Option<[f64; 3]>,
     /// Processor time of both ranks.
     processor: f64,

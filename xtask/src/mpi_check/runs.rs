@@ -318,9 +318,9 @@ pub(super) fn wrong_object(mpi: &Mpi, other: &Mpi, totals: &mut Totals) -> Resul
     let job = Job::new(mpi, 2).set("LD_PRELOAD", other.object().display().to_string());
     status::say("Running", format_args!("object of {} under {}", other.kind.name(), mpi.kind.name()));
     let ended = job.run(&mpi.test(), &["quick"])?;
-    let told = format!("preload libflexcast-mpi-{}.so", mpi.kind.abi());
-    if ended.success || !ended.stderr.contains(&told) {
-        bail!("the wrong object must end the program with `{told}`: {}\n{}", ended.line, ended.stderr);
+    let advice = format!("preload libflexcast-mpi-{}.so", mpi.kind.abi());
+    if ended.success || !ended.stderr.contains(&advice) {
+        bail!("the wrong object must end the program with `{advice}`: {}\n{}", ended.line, ended.stderr);
     }
     totals.jobs += 1;
     Ok(())

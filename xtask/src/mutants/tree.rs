@@ -166,17 +166,17 @@ pub(super) fn test_program() -> Result<PathBuf> {
 
 /// Copies a file, or a folder without what builds have left in it.
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    let told = || format!("copying {} to {}", from.display(), to.display());
+    let copying = || format!("copying {} to {}", from.display(), to.display());
     if !from.is_dir() {
         if let Some(folder) = to.parent() {
-            std::fs::create_dir_all(folder).with_context(told)?;
+            std::fs::create_dir_all(folder).with_context(copying)?;
         }
-        std::fs::copy(from, to).with_context(told)?;
+        std::fs::copy(from, to).with_context(copying)?;
         return Ok(());
     }
-    std::fs::create_dir_all(to).with_context(told)?;
-    for entry in std::fs::read_dir(from).with_context(told)? {
-        let entry = entry.with_context(told)?;
+    std::fs::create_dir_all(to).with_context(copying)?;
+    for entry in std::fs::read_dir(from).with_context(copying)? {
+        let entry = entry.with_context(copying)?;
         if entry.file_name() != "target" {
             copy(&entry.path(), &to.join(entry.file_name()))?;
         }

@@ -35,7 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("emu/provider", &["emu/lib", "emu/machine", "host/flexio"]),
-    // The trait by which a packet tells a link its size.
+    // The trait by which a packet gives a link its size.
     ("emu/nic", &["emu/fabric"]),
     ("emu/", &[]),
     ("host/flexio-sys", &["host/verbs-sys"]),

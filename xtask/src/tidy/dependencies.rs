@@ -1,4 +1,4 @@
-//! Crates of others, held to deny.toml with what Cargo.lock and cargo metadata tell: where they come from, checksums,
+//! Crates of others, held to deny.toml with what Cargo.lock and cargo metadata say: where they come from, checksums,
 //! licences, crates that are there twice. What cargo-deny would say of them, without cargo-deny and without a network.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! Module tree of a crate, as far as its source text tells, and the paths by which its modules name one another.
+//! Module tree of a crate, as far as its source text shows, and the paths by which its modules name one another.
 //!
 //! Read from tokens, so comments and strings are none of it and arguments of macros are. Code for tests
 //! (`#[cfg(test)]`) is left out.

@@ -12,7 +12,7 @@ use crate::workspace;
 /// Crates of more lines than this need a table.
 const LINES: usize = 10_000;
 
-/// Rooms of each large crate, from the bottom up. A file beside the root counts as a room of its own; the root itself
+/// Rooms of each large crate, from the bottom up. A file next to the root counts as a room of its own; the root itself
 /// and `error` are no rooms. Rooms of one line may use each other; more than one is a circle, with its reason.
 const ROOMS: &[(&str, &[&str])] = &[
     ("flexcast", &["sync", "memory", "op", "plan", "p2p", "engine", "carrier", "aggregation", "api"]),

@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::files::{Findings, is, read};
 use crate::{process, workspace};
 
-/// A file longer than this is split (tests apart).
+/// A file longer than this is split (without its tests).
 const LINES_LIMIT: usize = 1000;
 
 /// What ids of requirements begin with.
@@ -50,16 +50,17 @@ fn code_lines(text: &str) -> usize {
     tests.unwrap_or_else(|| text.lines().count())
 }
 
-/// Files beside the `main.rs` of a test program that it leaves out: their tests would never run.
+/// Files next to the `main.rs` of a test program that it leaves out: their tests would never run.
 pub(super) fn test_modules(root: &Path, files: &[PathBuf]) -> Result<Findings> {
     let mut findings = Findings::new();
     for program in files.iter().filter(|path| path.ends_with("main.rs") && is_test(path)) {
         let text = read(&root.join(program))?;
         let named: BTreeSet<&str> =
             text.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';')).collect();
-        let beside =
+        let siblings =
             files.iter().filter(|path| is(path, "rs") && path.parent() == program.parent() && *path != program);
-        let lost = beside.filter(|path| path.file_stem().is_some_and(|name| !named.contains(&*name.to_string_lossy())));
+        let lost =
+            siblings.filter(|path| path.file_stem().is_some_and(|name| !named.contains(&*name.to_string_lossy())));
         findings.extend(lost.map(|path| format!("{} is no module of {}", path.display(), program.display())));
     }
     Ok(findings)

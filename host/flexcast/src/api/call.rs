@@ -280,7 +280,7 @@ impl<'c> Gather<'c> {
         Self { root, blocks: None }
     }
 
-    /// To where the root's blocks say (`MPI_Gatherv`); elsewhere they are not looked at.
+    /// To where the root's blocks say (`MPI_Gatherv`); elsewhere they are not read.
     #[must_use]
     pub const fn blocks(self, blocks: Blocks<'c>) -> Self {
         Self { blocks: Some(blocks), ..self }
@@ -293,7 +293,7 @@ buffers!(
     |call| CallKind::Gather { root: call.root, blocks: call.blocks }
 );
 
-/// Block r of the root's send buffer to rank r. Elsewhere the send buffer is not looked at, and may be empty.
+/// Block r of the root's send buffer to rank r. Elsewhere the send buffer is not read, and may be empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Scatter<'c> {
     root: u32,
@@ -307,7 +307,7 @@ impl<'c> Scatter<'c> {
         Self { root, blocks: None }
     }
 
-    /// From where the root's blocks say (`MPI_Scatterv`); elsewhere they are not looked at.
+    /// From where the root's blocks say (`MPI_Scatterv`); elsewhere they are not read.
     #[must_use]
     pub const fn blocks(self, blocks: Blocks<'c>) -> Self {
         Self { blocks: Some(blocks), ..self }

@@ -94,8 +94,8 @@ struct Shared {
     control: ControlReport,
     place: RankInfo,
     id: u64,
-    /// Looks of callers since the progress thread's last one.
-    looks: AtomicU32,
+    /// Polls of callers since the progress thread's last one.
+    polls: AtomicU32,
     /// Callers that wait.
     attending: AtomicU32,
     /// One of them waits for the network; the others wait for it.
@@ -128,11 +128,11 @@ impl Shared {
 
     /// Whether callers move it on, so that the progress thread would only take turns and processor away from them.
     fn is_attended(&self) -> bool {
-        let looked = self.looks.swap(0, Ordering::Relaxed) >= progress::ATTENDED;
-        !self.waiter.is_virtual() && (looked || self.attending.load(Ordering::Relaxed) > 0)
+        let polled = self.polls.swap(0, Ordering::Relaxed) >= progress::ATTENDED;
+        !self.waiter.is_virtual() && (polled || self.attending.load(Ordering::Relaxed) > 0)
     }
 
-    /// How long nothing need be looked at.
+    /// How long nothing need be polled.
     fn next(&self) -> Duration {
         let left_ps =
             |datapath: &mut dyn Datapath| datapath.deadline_ps().map(|due_ps| due_ps.saturating_sub(datapath.now_ps()));
@@ -187,7 +187,7 @@ impl Communicator {
             control,
             place,
             id,
-            looks: AtomicU32::new(0),
+            polls: AtomicU32::new(0),
             attending: AtomicU32::new(0),
             leads: AtomicBool::new(false),
             thread_waits: AtomicBool::new(false),
@@ -261,7 +261,7 @@ impl Communicator {
 
     /// Whether the card says that the operation posted last is over, with the protocol on the card
     /// ([`Control::Device`](crate::Control::Device)), or by service processes
-    /// ([`Control::Service`](crate::Control::Service)); false otherwise. Looks at words of host memory that the card
+    /// ([`Control::Service`](crate::Control::Service)); false otherwise. Reads words of host memory that the card
     /// writes, and does nothing: a test or [`Communicator::progress`] takes note.
     ///
     /// # Errors
@@ -278,7 +278,7 @@ impl Communicator {
     /// ([`Failed`]).
     pub fn progress(&self) -> Result<bool> {
         if self.0.thread.is_some() {
-            self.0.looks.fetch_add(1, Ordering::Relaxed);
+            self.0.polls.fetch_add(1, Ordering::Relaxed);
         }
         self.0.turns.try_with(|datapath| self.0.progress(datapath)).unwrap_or(Ok(false))
     }
@@ -380,7 +380,7 @@ impl Communicator {
                 return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
             }
         };
-        receive.tell();
+        receive.mark_known();
         let number = self.0.turns.post(Posted { request: 0, plan, send, receive, posted_ps: 0 })?;
         self.wake_thread();
         Ok(Request::new(number, self.clone()))
@@ -405,8 +405,9 @@ impl Communicator {
 
     /// Takes a buffer back from the service process of this communicator
     /// ([`Control::Service`](crate::Control::Service)), which may use it between operations: from then on it reaches
-    /// the buffer by no key, and [`Buffer::as_slice`] gives the bytes. Returns at once for a buffer that is not lent by
-    /// this communicator. The next operation lends it anew, which costs what the first one did.
+    /// the buffer by no key, and [`Buffer::as_slice`] gives the bytes. Returns at once for a buffer that this
+    /// communicator has not leased to the process. The next operation leases it again, which costs what the first lease
+    /// did.
     ///
     /// Blocks until the process has let go of the buffer. A process that has not within five seconds counts as gone,
     /// and with it the communicator.
@@ -425,7 +426,7 @@ impl Communicator {
                 return Ok(());
             }
             if is_late {
-                return buffer.check_not_lent();
+                return buffer.check_not_leased();
             }
             attendance.pause_any(TAKEN);
         }

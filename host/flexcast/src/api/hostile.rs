@@ -250,7 +250,7 @@ impl World {
             14 => self.others[peer] = None,
             _ => {}
         }
-        // It fails with a typed error; whoever waits is told.
+        // It fails with a typed error, which whoever waits gets.
         let _ = self.communicator.progress();
     }
 
@@ -303,7 +303,7 @@ pub fn peers(data: &[u8]) {
     }
 }
 
-/// Reads what two other ranks have told of themselves, each an endpoint as this build makes it, changed, or anything.
+/// Reads the endpoints that two other ranks have sent: each as this build makes it, changed, or any bytes.
 ///
 /// # Panics
 /// The library has a fault.
@@ -317,18 +317,18 @@ pub fn endpoints(data: &[u8]) {
     let Some([first, own, last]) = parts else { return };
     let mut input = Input(data);
     let others = [first, last].map(|part| {
-        let mut told = part.endpoint();
+        let mut endpoint = part.endpoint();
         for _ in 0..input.u8() % 8 {
             let (at, value) = (input.u8(), input.u8());
-            if let Some(byte) = told.get_mut(usize::from(at)) {
+            if let Some(byte) = endpoint.get_mut(usize::from(at)) {
                 *byte = value;
             }
         }
         let cut = usize::from(input.u8());
-        told.truncate(if cut == 0 { told.len() } else { cut });
+        endpoint.truncate(if cut == 0 { endpoint.len() } else { cut });
         let most = input.number() as usize;
-        told.extend_from_slice(input.bytes(most));
-        told
+        endpoint.extend_from_slice(input.bytes(most));
+        endpoint
     });
     if let Some(error) = own.refuses(&others) {
         assert!(error.to_string().contains("rank "), "{error}");

@@ -22,7 +22,7 @@ type Made<T> = std::result::Result<T, String>;
 impl Communicator {
     /// Posts a collective, such as `Allreduce::sum(DataType::F32).buffers(send, receive)`. All carriers carry them all;
     /// but with the protocol on the card ([`Control::Device`](crate::Control::Device)) only Broadcasts and Allgathers.
-    /// Over RDMA cards the first other one, a Barrier apart, connects all pairs of ranks
+    /// Over RDMA cards the first other one that is no Barrier connects all pairs of ranks
     /// ([`Footprint::pair_queue_pairs`](crate::Footprint::pair_queue_pairs)).
     ///
     /// # Errors

@@ -20,7 +20,7 @@ use crate::op::outcome::{Done, Failed, Outcome};
 #[must_use = "the buffers are in the operation: test or wait for it"]
 pub struct Request {
     number: u64,
-    /// `None` once the end has been told.
+    /// `None` once the end has been given to the caller.
     communicator: Option<Communicator>,
 }
 
@@ -61,7 +61,7 @@ impl Request {
         self.communicator.as_ref()
     }
 
-    /// Its end has been told: there is nothing left to abandon.
+    /// Its end has been given to the caller: there is nothing left to abandon.
     pub(crate) fn forget(mut self) {
         self.communicator = None;
     }

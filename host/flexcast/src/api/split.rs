@@ -1,6 +1,7 @@
 //! Communicators made from an exchange, of all ranks or part of them.
 //!
-//! A rank that fails takes part in the exchanges all the same and tells why, so that the others need not wait for it.
+//! A rank that fails takes part in the exchanges all the same and sends the reason, so that the others need not wait
+//! for it.
 
 use crate::api::communicator::{Communicator, Pending};
 use crate::bootstrap::{self, Exchange, Subgroup, accompany};
@@ -12,19 +13,19 @@ use crate::op::chain_mapping::ChainMapping;
 use crate::op::config::{Config, Control};
 use crate::op::service_options::ControlReport;
 
-/// Begins what a rank tells that has failed; an endpoint begins otherwise.
+/// First bytes of what a rank sends that has failed; no endpoint begins with them.
 const FAILED: &[u8] = b"failed: ";
-/// Longest reason that is told.
+/// Longest reason that is sent.
 const REASON_BYTES: usize = 512;
 
-fn told(error: &Error) -> Vec<u8> {
+fn refusal(error: &Error) -> Vec<u8> {
     let text = error.to_string();
     [FAILED, &text.as_bytes()[..text.len().min(REASON_BYTES)]].concat()
 }
 
 /// The first rank that has failed.
 fn failed(all: &[Vec<u8>]) -> Result<()> {
-    match (0..).zip(all).find_map(|(rank, told)| Some((rank, told.strip_prefix(FAILED)?))) {
+    match (0..).zip(all).find_map(|(rank, sent)| Some((rank, sent.strip_prefix(FAILED)?))) {
         None => Ok(()),
         Some((rank, reason)) => {
             let reason = format!("could not make its part of the communicator: {}", String::from_utf8_lossy(reason));
@@ -37,14 +38,14 @@ fn failed(all: &[Vec<u8>]) -> Result<()> {
 pub(crate) fn found(card: &Card, exchange: &mut dyn Exchange, config: Config) -> Result<Communicator> {
     let control = config.control;
     let pending = Pending::new(card, exchange.rank(), exchange.size(), config);
-    let own = pending.as_ref().map_or_else(told, Pending::endpoint);
+    let own = pending.as_ref().map_or_else(refusal, Pending::endpoint);
     let all = exchange.exchange("flexcast endpoints", &own)?;
     let connected = pending.and_then(|pending| {
         failed(&all)?;
         pending.parts(&all)
     });
     // Nobody may send before all are connected.
-    let own = connected.as_ref().map_or_else(told, |_| Vec::new());
+    let own = connected.as_ref().map_or_else(refusal, |_| Vec::new());
     let all = exchange.exchange("flexcast connected", &own)?;
     let parts = connected?;
     failed(&all)?;
@@ -113,7 +114,7 @@ mod tests {
     fn a_rank_that_failed_is_named_with_its_reason() {
         failed(&[vec![], b"flexcast...".to_vec()]).unwrap();
         let error = Error::Config { what: "slots", value: 3, limit: "a power of two".to_owned() };
-        let text = failed(&[vec![], told(&error)]).unwrap_err().to_string();
+        let text = failed(&[vec![], refusal(&error)]).unwrap_err().to_string();
         assert!(text.contains("rank 1 could not") && text.contains("slots is 3"), "{text}");
     }
 }

@@ -39,7 +39,7 @@ impl UserMemory {
     /// The same for a program whose memory is freed without a call of [`UserMemory::invalidate`]: memory that is
     /// registered is watched (userfaultfd), and a registration of pages that were unmapped, moved or emptied is not
     /// used again. Pages that cannot be watched, such as those of files, are registered anew for each operation. Pages
-    /// stay pinned until the next operation or look at the statistics.
+    /// stay pinned until the next operation or reading of the statistics.
     ///
     /// # Errors
     /// [`Error::Watch`] where the system has no userfaultfd, or does not let the process have it.
@@ -156,7 +156,7 @@ impl UserMemory {
             // SAFETY: the caller vouches for the memory until it is invalidated or the cache is gone, and for nobody
             // else accessing it while a buffer exists; while none exists no peer has its key.
             let region = unsafe { MemoryRegion::register_raw(pd, pointer, len, access) }?;
-            // What nobody tells of is not used a second time.
+            // Where nothing reports that its pages are unmapped, a registration is not used a second time.
             let unwatched = self.watch.as_ref().is_some_and(|watch| !watch.add(range));
             Ok::<_, flexio::Error>(Region { region: region.share(), exposed: AtomicBool::new(unwatched) })
         };

@@ -2,8 +2,8 @@
 //!
 //! A signal's fields for kind and algorithm have the codes that firmware knows, which is to be as short as it can be.
 //! Of a collective between pairs of ranks, whose number of chains says nothing, that field has the codes of both
-//! instead, and a bit that says so; the kind is that of the operation of blocks that is run for it. No card is ever
-//! told such a signal.
+//! instead, and a bit that says so; the kind is that of the operation of blocks that is run for it. No such signal
+//! is ever passed to a card.
 
 use flexcast_proto::{Algorithm, Body, Kind, Message, Summary};
 

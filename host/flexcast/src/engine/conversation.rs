@@ -1,5 +1,5 @@
-//! Conversation of a rank with its peers: the protocol's state machine, and what it says and hears as bytes. Whatever
-//! connects the peers carries the bytes.
+//! Conversation of a rank with its peers: the protocol's state machine, and what it sends and receives as bytes.
+//! Whatever connects the peers carries the bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,10 +16,11 @@ use crate::engine::event::Event;
 use crate::op::report::{MessageCounts, Report};
 use crate::plan::tuner::Note;
 
-/// Most signals of operations far ahead that wait: each rank that this one hears in a barrier has said one at most.
+/// Most signals of operations far ahead that wait: each rank that this one receives from in a barrier has sent one at
+/// most.
 const MOST_EARLY: usize = 64;
 
-/// What is known of the current operation beside the state machine.
+/// What is known of the current operation outside the state machine.
 #[derive(Debug, Default)]
 struct Current {
     /// The operation, until its receives are posted.
@@ -49,7 +50,7 @@ pub(crate) struct Conversation {
     eager: Eager,
     current: Current,
     messages: MessageCounts,
-    /// What is to be done beside what the state machine asks for.
+    /// What is to be done besides what the state machine asks for.
     asks: VecDeque<Action>,
     /// Signals of operations further ahead than the state machine takes them, with their senders and numbers. Where
     /// operations have no barrier, a rank whose part is over goes on to others while this one waits.

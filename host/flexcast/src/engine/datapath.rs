@@ -199,11 +199,11 @@ impl<C: Carrier> Datapath for Engine<C> {
 
 /// How a thread waits for a datapath without holding it.
 pub(crate) trait Waiter: Send + Sync {
-    /// Lets time pass after a look in vain: until something may have come, at most so long.
+    /// Lets time pass after a poll in vain: until something may have come, at most so long.
     fn wait(&self, most: Duration);
 
     /// The same for a thread that others wake ([`Waiter::wake`]) after they have made `is_called` true. `_stays_awake`:
-    /// it has a processor to itself, and looks for a while before it sleeps; otherwise others that compute want that.
+    /// it has a processor to itself, and polls for a while before it sleeps; otherwise others that compute want that.
     fn sleep(&self, most: Duration, _stays_awake: bool, is_called: &dyn Fn() -> bool) {
         if !is_called() {
             self.wait(most);

@@ -49,8 +49,8 @@ fn chunks_ps(plan: &Plan, config: &Config) -> u64 {
     threads_ps.saturating_sub(transfer_ps(bytes, config.link_gbit_per_s))
 }
 
-/// A receive thread that a budget or a look ends publishes nothing until it is activated again: for 25 us at most, in
-/// the emulated card's time. A stream stalls after twice this.
+/// A receive thread that a budget or a poll of the host ends publishes nothing until it is activated again: for 25 us
+/// at most, in the emulated card's time. A stream stalls after twice this.
 const REACTIVATION_PS: u64 = 15_000_000;
 
 /// Longest that the receive threads of a flowing stream publish no progress: while a chunk comes over a link that the

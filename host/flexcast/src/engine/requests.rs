@@ -37,7 +37,7 @@ struct Desk {
     done: Vec<(u64, Outcome)>,
     /// Operations that nobody will ask for.
     abandoned: Vec<u64>,
-    /// Who is to be told of the end of a request.
+    /// Who is to be notified of the end of a request.
     wakers: Vec<(u64, Waker)>,
     /// Threads that sleep until operations have ended.
     sleepers: u32,
@@ -49,7 +49,7 @@ struct Desk {
     connection: Option<String>,
     /// The aggregators that are no ranks, as they were given to this one.
     aggregators: Vec<String>,
-    /// An operation has ended, or a library call failed, since those who wait were last told.
+    /// An operation has ended, or a library call failed, since those who wait were last notified.
     ended: bool,
     /// A library call has failed.
     useless: bool,
@@ -140,8 +140,8 @@ impl Requests {
         let Some(address) = self.aggregator(failure) else {
             return Error::Failed { operation, failure, calls: self.calls() };
         };
-        let told = || format!("failed, as rank {} says: see whether it runs, and its log", failure.detecting_rank);
-        Error::Aggregator { operation, address, reason: found.unwrap_or_else(told), failure }
+        let reported = || format!("failed, as rank {} says: see whether it runs, and its log", failure.detecting_rank);
+        Error::Aggregator { operation, address, reason: found.unwrap_or_else(reported), failure }
     }
 
     /// None yet, of a communicator with these aggregators that are no ranks.
@@ -176,7 +176,7 @@ impl Requests {
         self.desk().take_done(request)
     }
 
-    /// The same, or the one who asks is told as soon as it has ended.
+    /// The same, or the one who asks is notified as soon as it has ended.
     pub(crate) fn poll_done(&self, request: u64, waker: &Waker) -> Poll<Outcome> {
         let mut desk = self.desk();
         if let Some(outcome) = desk.take_done(request) {
@@ -236,9 +236,9 @@ impl Requests {
         (desk.useless, desk.ended) = (true, true);
     }
 
-    /// Tells those who wait, if operations have ended since they were last told. Not to be called by whoever holds what
-    /// carries the operations: who is told may poll at once.
-    pub(crate) fn tell_ended(&self) {
+    /// Notifies those who wait, if operations have ended since the last call. Not to be called by whoever holds what
+    /// carries the operations: who is notified may poll at once.
+    pub(crate) fn notify_ended(&self) {
         let mut desk = self.desk();
         if !std::mem::take(&mut desk.ended) {
             return;

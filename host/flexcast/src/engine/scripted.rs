@@ -65,7 +65,7 @@ impl Call {
     ];
 }
 
-/// A carrier that answers as it is told. `S`: what it keeps of an operation.
+/// A carrier that answers as it is configured. `S`: what it keeps of an operation.
 pub(crate) struct Scripted<S> {
     pub(crate) now_ps: u64,
     /// How operations of blocks go.

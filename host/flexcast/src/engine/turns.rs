@@ -24,7 +24,7 @@ struct TurnEnd<'s>(&'s Turns);
 impl Drop for TurnEnd<'_> {
     fn drop(&mut self) {
         let Self(turns) = self;
-        turns.requests.tell_ended();
+        turns.requests.notify_ended();
         // Whoever has posted in vain has done so before this poll, or gets the next turn.
         if turns.requests.has_posted() {
             drop(turns.try_turn());

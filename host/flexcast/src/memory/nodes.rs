@@ -8,9 +8,9 @@ use nix::ifaddrs::getifaddrs;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Where Linux tells of nodes.
+/// Where Linux lists nodes.
 const ROOT: &str = "/sys/devices/system/node";
-/// Where it tells of network interfaces, and of RDMA devices.
+/// Where it lists network interfaces, and RDMA devices.
 const INTERFACES: &str = "/sys/class/net";
 const DEVICES: &str = "/sys/class/infiniband";
 
@@ -81,7 +81,7 @@ impl Nodes {
     }
 
     /// Binds the calling thread to its node, before it makes the memory that it works on; `near`: that of the card.
-    /// Tells which node that is; none where nothing was chosen: on a computer with one node, or in a process that is
+    /// Returns that node; none where nothing was chosen: on a computer with one node, or in a process that is
     /// bound to one.
     pub fn bind_this_thread(&self, number: usize, near: Option<u32>) -> Option<u32> {
         let node = self.of(number, near)?;

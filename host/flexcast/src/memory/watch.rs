@@ -1,11 +1,11 @@
-//! Watch over memory by userfaultfd: unmapping, moving and emptying of watched pages is told of before the system call
+//! Watch over memory by userfaultfd: unmapping, moving and emptying of watched pages is reported before the system call
 //! that does it returns.
 //!
 //! Pages are registered for write protection, which is never set: nothing of their use changes, and no page fault is
 //! handled here. The kernel holds whoever unmaps pages up until the event has been read (userfaultfd(2),
 //! UFFD_FEATURE_EVENT_UNMAP). The thread that reads it allocates and frees nothing, and takes no lock that is held
-//! while something is allocated or freed: otherwise it could wait for itself. It notes the pages, and whoever looks
-//! registrations up takes the notes first ([`Watch::take`]), which waits for an event that was read and is not noted
+//! while something is allocated or freed: otherwise it could wait for itself. It notes the pages, and whoever searches
+//! for a registration takes the notes first ([`Watch::take`]), which waits for an event that was read and is not noted
 //! yet.
 #![allow(unsafe_code)] // A system call that the standard library does not have, and its structures.
 
@@ -193,7 +193,7 @@ impl Notes {
     }
 }
 
-/// The pages that an event tells of.
+/// The pages that an event reports.
 fn changed(message: &[u8; MESSAGE_BYTES]) -> Option<Range> {
     let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| message[at + byte]));
     match message[0] {
@@ -215,7 +215,7 @@ mod tests {
     use crate::harness::skipped;
 
     #[test]
-    fn what_is_unmapped_is_told_of_before_the_call_returns() {
+    fn what_is_unmapped_is_reported_before_the_call_returns() {
         let watch = match Watch::new() {
             Ok(watch) => watch,
             Err(error) => {

@@ -9,7 +9,7 @@ pub enum Aggregation {
     /// The ranks' processors.
     #[default]
     Host,
-    /// The DPAs of the ranks' cards, which run image `sparse` beside what else they run
+    /// The DPAs of the ranks' cards, which run image `sparse` in addition to what else they run
     /// ([`Card::start_aggregators`](crate::Card::start_aggregators)). They add integers of 32 and 64 bits, with
     /// wraparound, in blocks of a multiple of 128 bytes, and sums of `f32` if
     /// [`Config::sparse_fixed_point`](crate::Config::sparse_fixed_point) says so, as far as the spots of all ranks fit

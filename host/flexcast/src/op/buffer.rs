@@ -44,7 +44,7 @@ struct Registered {
     /// The same bytes once more, under a key that peers write by during one operation. Dropped before the region.
     exposed: Option<MemoryRegion>,
     region: MemoryRegion,
-    /// Peers may have been told its key.
+    /// Peers may have received its key.
     known: bool,
     /// What `region` is a view of, if it is one: dropped after it.
     shared: Option<Shared>,
@@ -209,7 +209,7 @@ impl Buffer {
                 "memory by its address has no slices here: read it where it is, when its operation is over".to_owned();
             return Err(Error::Argument { operation: "slice of a buffer", reason });
         }
-        self.check_not_lent()?;
+        self.check_not_leased()?;
         let Some(registered) = self.registered() else { return Ok(()) };
         registered.end_exposure()?;
         if registered.known {
@@ -223,7 +223,7 @@ impl Buffer {
     ///
     /// # Errors
     /// [`Error::Leased`].
-    pub(crate) fn check_not_lent(&mut self) -> Result<()> {
+    pub(crate) fn check_not_leased(&mut self) -> Result<()> {
         let Some(registered) = self.registered() else { return Ok(()) };
         registered.leases.retain(|lease| lease.process().is_some());
         match registered.leases.first().and_then(Lease::process) {
@@ -232,8 +232,8 @@ impl Buffer {
         }
     }
 
-    /// Peers are told the key: an operation receives into it.
-    pub(crate) fn tell(&mut self) {
+    /// Peers get the key: an operation receives into it.
+    pub(crate) fn mark_known(&mut self) {
         if let Some(registered) = self.registered() {
             registered.known = true;
         }
@@ -358,7 +358,7 @@ impl Buffer {
     }
 
     /// Lets a service process use the memory, unless it may: `share` makes a key over it. It is taken back with
-    /// [`Buffer::unlend`], or by the deferred_free's owner once the buffer is dropped.
+    /// [`Buffer::unlend`], or by the owner of `deferred_free` once the buffer is dropped.
     ///
     /// # Errors
     /// The card refuses; what `share` gives.
@@ -379,8 +379,8 @@ impl Buffer {
         let bytes = NonNull::new(std::ptr::with_exposed_provenance_mut(start as usize)).unwrap_or(NonNull::dangling());
         // SAFETY: the bytes are those of `region`, reached by raw pointers alone. They stay allocated until the second
         // registration is gone: the owner of `deferred_free` drops that before it drops `deferred_free`, and until then
-        // a buffer that is dropped leaves its memory there. `renewed` does not move memory that is lent; memory of a
-        // `UserMemory` is lent for one operation, which has the buffer.
+        // a buffer that is dropped leaves its memory there. `renewed` does not move memory that is leased; memory
+        // of a `UserMemory` is leased for one operation, which has the buffer.
         let second = unsafe { MemoryRegion::register_raw(region.pd(), bytes, region.len(), access) }?;
         let memory = share(second)?;
         registered.leases.push(Lease::new(deferred_free, memory));
@@ -393,14 +393,14 @@ impl Buffer {
         self.shared().is_some()
     }
 
-    /// What a service process may use by [`Buffer::lend`].
+    /// What the service process of that communicator may use; none if the buffer is not leased to it.
     #[cfg(feature = "service")]
     pub(crate) fn lease_of(&mut self, deferred_free: &Arc<DeferredFree>) -> Option<MemoryId> {
         self.registered()?.leases.iter().find_map(|lease| lease.of(deferred_free))
     }
 
-    /// What a service process may use by [`Buffer::lend`], which the caller takes back before the buffer goes anywhere
-    /// else.
+    /// Ends the lease of the buffer to the service process of that communicator, and gives its memory: the caller takes
+    /// that back before the buffer goes anywhere else.
     #[cfg(feature = "service")]
     pub(crate) fn unlend(&mut self, deferred_free: &Arc<DeferredFree>) -> Option<MemoryId> {
         let leases = &mut self.registered()?.leases;

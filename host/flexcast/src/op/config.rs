@@ -52,7 +52,7 @@ pub enum Control {
     /// Alltoallv, Allgather, Allgatherv, and Broadcast where they have staging memory. From post to flag
     /// ([`Communicator::is_flagged`](crate::Communicator::is_flagged)) the host has nothing to do. Everything else, and
     /// all of it where a rank has no service process, is by the host
-    /// ([`Communicator::control`](crate::Communicator::control) tells). With [`Card::open`](crate::Card::open)
+    /// (see [`Communicator::control`](crate::Communicator::control)). With [`Card::open`](crate::Card::open)
     /// Broadcast, Allgather and Allgatherv are the DPA's. Over RDMA cards alone, and in builds with the cargo feature
     /// `service`.
     Service,
@@ -86,7 +86,7 @@ pub struct Overheads {
     /// Steps of the schedule, each of which begins with an activation. Default 1.
     pub steps: u32,
     /// Noise of the network and the workers: what is missing is fetched from the neighbour so long after it should have
-    /// come. Default 500 us, beside emulated cards more: see [`Config::for_card`]. A time shorter than a DPA thread or
+    /// come. Default 500 us, with emulated cards more: see [`Config::for_card`]. A time shorter than a DPA thread or
     /// a link takes for what it reports together (up to 64 completions, or two chunks), or than a DPA thread is silent
     /// between two activations (30 us), is prolonged to that; with 0 whatever is still to come is fetched at once.
     /// Where a `budget` ends activations in the midst of an operation, a slack below 30 us may fetch chunks that are
@@ -191,7 +191,7 @@ pub struct Config {
     pub max_receive_bytes: u64,
     /// Operations of up to so many bytes, all blocks together (Broadcast and Allgatherv: half as many), take no part of
     /// the card's datapath: their data rides on the barrier. Takes 12 times as many bytes of host memory for each peer
-    /// of the barrier; with [`Control::Device`], where it goes beside the messages, twice as many in all. 0 to
+    /// of the barrier; with [`Control::Device`], where it goes with the messages, twice as many in all. 0 to
     /// [`MAX_EAGER_BYTES`]. Default 16 KiB.
     pub eager_bytes: u32,
     /// What carries the data of an Allgather ([`Control::Host`]; with the protocol on the card it is multicast alone,
@@ -239,7 +239,7 @@ pub struct Config {
     /// root sends more slowly than its link could, more roots than chains multicast for a moment; with 0 never. Default
     /// `None`.
     pub lookahead_chunks: Option<u32>,
-    /// Line rate of the own card in Gbit/s; 0: what its port tells. The lowest of all ranks counts: cutoff, number of
+    /// Line rate of the own card in Gbit/s; 0: what its port reports. The lowest of all ranks counts: cutoff, number of
     /// chains and choice of algorithm follow from it. Default 0.
     pub link_gbit_per_s: u64,
     /// First estimate of what an operation takes beyond its data.
@@ -450,14 +450,14 @@ impl Config {
         Self { subgroups, receive_threads: subgroups, send_threads: if subgroups < 4 { 1 } else { 2 }, ..self }
     }
 
-    /// The same with the line rate that a card's port tells, if none is given.
+    /// The same with the line rate that a card's port reports, if none is given.
     ///
     /// # Errors
-    /// [`Error::Config`] if the card tells none, either.
+    /// [`Error::Config`] if the card reports none, either.
     pub(crate) fn with_link_rate(self, port_gbit_per_s: u32) -> Result<Self> {
         let link_gbit_per_s = if self.link_gbit_per_s == 0 { port_gbit_per_s.into() } else { self.link_gbit_per_s };
         if link_gbit_per_s == 0 {
-            let limit = "at least 1: the card's port does not tell its rate".to_owned();
+            let limit = "at least 1: the card's port does not report its rate".to_owned();
             return Err(Error::Config { what: "link_gbit_per_s", value: 0, limit });
         }
         Ok(Self { link_gbit_per_s, ..self })

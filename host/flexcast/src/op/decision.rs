@@ -77,8 +77,8 @@ impl Decision {
     }
 
     /// Of a sparse AllReduce: how many of a million blocks were expected to have a bit that is set on some rank. It is
-    /// what the last sparse one of such an array found. None if none was before, and for one in 16, which looks
-    /// whatever was found.
+    /// what the last sparse one of such an array found. None if none was before, and for one in 16, which
+    /// searches for zeros whatever was found.
     #[must_use]
     pub const fn density_ppm(&self) -> Option<u32> {
         self.density_ppm

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_lie_in_the_buffer_and_beside_one_another() {
+    fn blocks_lie_in_the_buffer_and_do_not_overlap() {
         assert_eq!(check(&[3, 0, 5], &[0, 3, 3], 8), Ok(None), "one behind the other");
         assert_eq!(check(&[3, 0, 5], &[0, u64::MAX, 3], 9), Ok(None), "an empty block is nowhere");
         assert_eq!(check(&[3, 0, 5], &[5, 9, 0], 8), Ok(Some(vec![5, 0, 0])));

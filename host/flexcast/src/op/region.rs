@@ -6,8 +6,8 @@ use flexio::SharedRegion;
 
 use crate::memory::registration::Registration;
 
-/// A registration, and whether it is for one operation alone: peers of a failed one may still hold its key, or nobody
-/// tells when its pages are unmapped.
+/// A registration, and whether it is for one operation alone: peers of a failed one may still hold its key, or nothing
+/// reports when its pages are unmapped.
 #[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) region: SharedRegion,

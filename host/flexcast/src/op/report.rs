@@ -165,7 +165,7 @@ pub struct MessageCounts {
     pub acknowledge: u64,
     /// Final messages.
     pub last: u64,
-    /// Failures told.
+    /// Failures reported.
     pub failed: u64,
 }
 

@@ -41,7 +41,7 @@ pub enum ServiceDelivery {
 const DELIVERIES: &str = "auto, flat, hierarchical or direct";
 /// What `FLEXCAST_SERVICE_THRESHOLDS` may be.
 const THRESHOLDS: &str = "ranks on a host from 1 on, or these and bytes with a comma between them";
-/// Deliveries by their names; what ranks tell one another is the place in this list.
+/// Deliveries by their names; what ranks send one another is the index in this list.
 pub(crate) const NAMES: [(ServiceDelivery, &str); 4] = [
     (ServiceDelivery::Auto, "auto"),
     (ServiceDelivery::Flat, "flat"),
@@ -98,7 +98,7 @@ pub struct ServiceOptions {
     /// Bytes of the segment that the ranks of a host share, 4096 to 2^40, where deliveries may be hierarchical. Default
     /// 8 MiB.
     pub segment_bytes: u64,
-    /// Buffers that the process may use at a time between operations, 1 to 1000; others are lent for each operation
+    /// Buffers that the process may use at a time between operations, 1 to 1000; others are leased for each operation
     /// anew. Default 256.
     pub buffers: u32,
     /// Keys that a rank binds to its buffers, 0 to 4096: so many buffers at a time cost the process no control
@@ -256,7 +256,7 @@ impl ServiceOptions {
         if self.datapath_control == Control::Service {
             let (value, limit) =
                 (self.datapath_control as u64, "host or device (FLEXCAST_SERVICE_DATAPATH)".to_owned());
-            return Err(Error::Config { what: "control of the datapath beside service processes", value, limit });
+            return Err(Error::Config { what: "control of the datapath with service processes", value, limit });
         }
         if self.bound_keys > MOST_KEYS {
             let limit = format!("0 to {MOST_KEYS}");

@@ -4,12 +4,12 @@
 use crate::error::{Error, Result};
 use crate::op::reduce::Reduction;
 
-/// Most points: what ranks tell one another stays short.
+/// Most points: what ranks send one another stays short.
 const MOST_COSTS: usize = 256;
 /// Arrays that are remembered.
 const MOST_ARRAYS: usize = 64;
-/// Of so many AllReduces of one array that is too full, one looks for zeros again.
-const LOOKS_AGAIN: u32 = 16;
+/// Of so many AllReduces of one array that is too full, one searches for zeros again.
+const SEARCH_EVERY: u32 = 16;
 const MILLION: u32 = 1_000_000;
 /// The density of [`SparseCost::tenth_us`].
 const TENTH: u32 = MILLION / 10;
@@ -69,9 +69,9 @@ impl Times {
         self.tenth_ps + (u128::from(more_ps) * u128::from(beyond) / u128::from(MILLION - TENTH)) as u64
     }
 
-    /// Whether zeros are to be looked for, if that is what is known.
+    /// Whether zeros are to be searched for, if that is what is known.
     pub(crate) fn favour_sparse(&self, known: Option<u32>) -> bool {
-        // Before somebody has looked they are taken for nearly empty.
+        // Before the first search arrays are taken for nearly empty.
         self.sparse_ps(known.unwrap_or(0)) < self.dense_ps
     }
 }
@@ -141,15 +141,15 @@ impl SparseCosts {
 }
 
 impl Densities {
-    /// Blocks of a million of such an array that are expected not to be zero; none if nobody has looked, or not for
+    /// Blocks of a million of such an array that are expected not to be zero; none if none was searched, or not for
     /// long.
     pub(crate) fn known(&self, bytes: u64, reduction: Reduction) -> Option<u32> {
         let seen = self.0.iter().find(|seen| (seen.bytes, seen.reduction) == (bytes, reduction))?;
-        (seen.dense + 1 < LOOKS_AGAIN).then_some(seen.density_ppm)
+        (seen.dense + 1 < SEARCH_EVERY).then_some(seen.density_ppm)
     }
 
     /// An AllReduce of such an array is over: a sparse one has summed up so many of all its blocks, another one (none)
-    /// has not looked.
+    /// has not searched for zeros.
     pub(crate) fn note(&mut self, bytes: u64, reduction: Reduction, found: Option<(u64, u64)>) {
         let at = self.0.iter().position(|seen| (seen.bytes, seen.reduction) == (bytes, reduction));
         let last = at.map(|at| self.0.remove(at));
@@ -220,17 +220,17 @@ mod tests {
     }
 
     #[test]
-    fn who_has_found_a_full_array_looks_again_after_a_while() {
+    fn a_full_array_is_searched_again_after_a_while() {
         let mut densities = Densities::default();
         assert_eq!(densities.known(8, sum()), None);
         densities.note(8, sum(), None);
-        assert_eq!(densities.known(8, sum()), None, "nobody has looked");
+        assert_eq!(densities.known(8, sum()), None, "none was searched");
         densities.note(8, sum(), Some((3, 4)));
-        for _ in 1..LOOKS_AGAIN {
+        for _ in 1..SEARCH_EVERY {
             assert_eq!(densities.known(8, sum()), Some(750_000));
             densities.note(8, sum(), None);
         }
-        assert_eq!(densities.known(8, sum()), None, "it is time to look again");
+        assert_eq!(densities.known(8, sum()), None, "it is time to search again");
         densities.note(8, sum(), Some((0, 4)));
         assert_eq!(densities.known(8, sum()), Some(0));
         assert_eq!(densities.known(12, sum()), None, "an array of another length");

@@ -98,7 +98,7 @@ pub(crate) struct Stream {
     pub(crate) peer: Option<u32>,
 }
 
-/// The streams of a rank in the order of their numbers: subgroup by subgroup. `peer` tells the rank at so many places
+/// The streams of a rank in the order of their numbers: subgroup by subgroup. `peer` gives the rank at so many places
 /// away.
 fn all(
     transport: Transport,

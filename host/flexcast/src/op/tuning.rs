@@ -52,7 +52,7 @@ pub struct Tuning {
     sparse: SparseCosts,
 }
 
-/// Most lines: what ranks tell one another stays short.
+/// Most lines: what ranks send one another stays short.
 const MOST_CHOICES: usize = 1024;
 /// Most subgroups over an Ethernet interface: what the header of a datagram has numbers for.
 pub(crate) const MOST_SUBGROUPS: u32 = 16;
@@ -139,14 +139,14 @@ impl Tuning {
         Ok(Self { chunk_bytes: Some(bytes), ..self })
     }
 
-    /// The same with sparse AllReduces that look for zeros in all arrays of at least so many bytes, whatever is
+    /// The same with sparse AllReduces that search for zeros in all arrays of at least so many bytes, whatever is
     /// expected to be faster; shorter ones go as an AllReduce does.
     #[must_use]
     pub fn with_sparse_from_bytes(self, bytes: u32) -> Self {
         Self { sparse_from_bytes: Some(bytes), ..self }
     }
 
-    /// Bytes of the shortest array in which a sparse AllReduce looks for zeros, if it says how many.
+    /// Bytes of the shortest array in which a sparse AllReduce searches for zeros, if it says how many.
     #[must_use]
     pub const fn sparse_from_bytes(&self) -> Option<u32> {
         self.sparse_from_bytes
@@ -167,7 +167,7 @@ impl Tuning {
         self.sparse.points()
     }
 
-    /// How long an AllReduce takes that looks for zeros, or one that does not; none if it does not say.
+    /// How long an AllReduce takes that searches for zeros, or one that does not; none if it does not say.
     pub(crate) fn sparse_times(&self, ranks: u32, bytes: u64) -> Option<Times> {
         self.sparse.times(ranks, bytes)
     }

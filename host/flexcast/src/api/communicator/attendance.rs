@@ -12,8 +12,8 @@ use super::{Communicator, Shared};
 use crate::api::request::{Request, Test};
 use crate::op::outcome::{Done, Failed};
 
-/// Longest that a caller sleeps before it looks by itself, at the clock among other things.
-const LOOK: Duration = Duration::from_millis(2);
+/// Longest that a caller sleeps before it polls by itself, the clock among other things.
+const LONGEST_SLEEP: Duration = Duration::from_millis(2);
 
 /// A caller that waits, or is about to: the progress thread leaves the communicator to it, and comes back milliseconds
 /// after the last one is gone.
@@ -62,9 +62,9 @@ impl Attendance<'_> {
     }
 
     fn pass(&self, request: Option<u64>, most: Duration) {
-        let (shared, most) = (&*self.communicator.0, most.min(LOOK));
+        let (shared, most) = (&*self.communicator.0, most.min(LONGEST_SLEEP));
         let sleep = || shared.requests.sleep(request, most);
-        // Virtual time goes on by looks alone: the thread's, if there is one.
+        // Virtual time advances only with polls: the thread's, if there is one.
         if shared.waiter.is_virtual() && shared.thread.is_some() {
             return sleep();
         }
@@ -83,7 +83,7 @@ impl Attendance<'_> {
 
 impl Communicator {
     /// Keeps the progress thread, if there is one, away from the communicator while the caller waits. For loops around
-    /// [`Request::test`] that look at something else, too: [`Attendance::pause`] lets time pass between two looks.
+    /// [`Request::test`] that check something else, too: [`Attendance::pause`] lets time pass between two rounds.
     /// An operation that is posted meanwhile does not wake the thread.
     #[must_use]
     pub fn attend(&self) -> Attendance<'_> {
@@ -91,7 +91,7 @@ impl Communicator {
         shared.attending.fetch_add(1, Ordering::SeqCst);
         // Of virtual time the thread is the source.
         if shared.thread.is_some() && !shared.waiter.is_virtual() {
-            shared.looks.fetch_add(ATTENDED, Ordering::Relaxed);
+            shared.polls.fetch_add(ATTENDED, Ordering::Relaxed);
             if shared.thread_waits.load(Ordering::SeqCst) {
                 shared.waiter.wake();
             }
@@ -107,7 +107,7 @@ impl Communicator {
                 Test::Done(done) => return Ok(done),
                 Test::Pending(pending) => request = pending,
             }
-            attendance.pause(&request, LOOK);
+            attendance.pause(&request, LONGEST_SLEEP);
         }
     }
 }

@@ -57,8 +57,8 @@ impl Pending {
         self.own.endpoint()
     }
 
-    /// Connects to the ranks that told `endpoints`, in the order of ranks, the own one among them. No rank may post an
-    /// operation before all have connected.
+    /// Connects to the ranks that sent `endpoints`, which are in the order of ranks, with the own one among them. No
+    /// rank may post an operation before all have connected.
     ///
     /// # Errors
     /// [`Error::Peer`](crate::Error::Peer) names a rank that does not fit; [`Error::Flexio`](crate::Error::Flexio),

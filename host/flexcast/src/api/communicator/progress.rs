@@ -15,51 +15,52 @@ use crate::op::config::ThreadOptions;
 
 /// Sleep of a thread whose communicator has nothing under way: neighbours may still need an answer.
 const IDLE: Duration = Duration::from_millis(1);
-/// Sleep between two looks at an operation that does not move.
+/// Sleep between two polls of an operation that does not move.
 const BUSY: Duration = Duration::from_micros(20);
-/// Looks of callers between two of the thread's that tell of somebody who waits by himself: the thread then only takes
-/// turns and processor away from them.
+/// Polls of callers between two of the thread's. So many show that a caller waits for its operations itself: the thread
+/// then only takes turns and processor away from it.
 pub(super) const ATTENDED: u32 = 16;
-/// Sleep of the thread meanwhile: so long nobody looks once the callers stay away.
+/// Sleep of the thread meanwhile: so long nobody polls once the callers stay away.
 const AWAY: Duration = Duration::from_millis(2);
 /// Longest sleep of a thread that is woken while something is under way.
 const STALE: Duration = Duration::from_millis(5);
-/// Looks in vain before the thread sleeps between them.
+/// Polls in vain before the thread sleeps between them.
 const SPINS: u32 = 1000;
 
-/// What the thread is told.
+/// What the thread is asked to do.
 #[derive(Debug, Default)]
 struct Signal {
-    told: Mutex<Told>,
+    state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct State {
     /// Something was posted since the thread last slept.
     posted: bool,
     stop: bool,
 }
 
 impl Signal {
-    fn tell(&self, change: impl FnOnce(&mut Told)) {
-        change(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner));
+    fn set(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_one();
     }
 
-    /// Whether there is something to be told of.
-    fn is_told(&self) -> bool {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.posted || told.stop
+    /// Whether something was posted, or the thread is to end.
+    fn is_set(&self) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.posted || state.stop
     }
 
-    /// Sleeps until told something, at most so long; whether the thread goes on.
+    /// Sleeps until the signal is set, at most so long; whether the thread goes on.
     fn sleep(&self, most: Duration) -> bool {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let quiet = |told: &mut Told| !told.posted && !told.stop;
-        let (mut told, _) = self.changed.wait_timeout_while(told, most, quiet).unwrap_or_else(PoisonError::into_inner);
-        told.posted = false;
-        !told.stop
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let quiet = |state: &mut State| !state.posted && !state.stop;
+        let (mut state, _) =
+            self.changed.wait_timeout_while(state, most, quiet).unwrap_or_else(PoisonError::into_inner);
+        state.posted = false;
+        !state.stop
     }
 }
 
@@ -77,7 +78,7 @@ impl ProgressThread {
         let signal = Arc::new(Signal::default());
         let (send, receive) = std::sync::mpsc::sync_channel::<Weak<Shared>>(1);
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
-        let told = Arc::clone(&signal);
+        let of_thread = Arc::clone(&signal);
         let run = move || {
             let pinned = options.cpu.map_or(Ok(()), pin);
             let goes_on = pinned.is_ok();
@@ -85,7 +86,7 @@ impl ProgressThread {
                 && goes_on
                 && let Ok(shared) = receive.recv()
             {
-                drive(&shared, &told, options.cpu.is_some());
+                drive(&shared, &of_thread, options.cpu.is_some());
             }
         };
         let handle = thread::Builder::new().name("flexcast".to_owned()).spawn(run).map_err(failed)?;
@@ -98,13 +99,13 @@ impl ProgressThread {
 
     /// Something was posted.
     pub(super) fn notify(&self) {
-        self.signal.tell(|told| told.posted = true);
+        self.signal.set(|state| state.posted = true);
     }
 
     /// Ends it: `wake` wakes it where it waits for the network. Afterwards it holds nothing of the communicator, unless
     /// it is the calling thread.
     pub(super) fn stop(&self, wake: impl FnOnce()) {
-        self.signal.tell(|told| told.stop = true);
+        self.signal.set(|state| state.stop = true);
         wake();
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
         // The thread itself may have had the last count of the communicator.
@@ -139,7 +140,7 @@ fn drive(shared: &Weak<Shared>, signal: &Signal, pinned: bool) {
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    // Whoever waits or tests next is told.
+                    // The next wait or test reports it.
                     shared.turns.with(|datapath| datapath.core_mut().set_fault(error));
                     return;
                 }
@@ -149,7 +150,7 @@ fn drive(shared: &Weak<Shared>, signal: &Signal, pinned: bool) {
                 // meanwhile, and change when it is due.
                 let most = if idle { shared.next() } else { shared.next().min(STALE) };
                 shared.thread_waits.store(true, Ordering::SeqCst);
-                let is_called = || signal.is_told() || shared.attending.load(Ordering::SeqCst) > 0;
+                let is_called = || signal.is_set() || shared.attending.load(Ordering::SeqCst) > 0;
                 shared.waiter.sleep(most, pinned, &is_called);
                 shared.thread_waits.store(false, Ordering::Relaxed);
                 if !signal.sleep(Duration::ZERO) {
@@ -163,7 +164,7 @@ fn drive(shared: &Weak<Shared>, signal: &Signal, pinned: bool) {
             } else {
                 shared.waiter.wait(Duration::ZERO);
                 in_vain += 1;
-                // Virtual time goes on by looks alone.
+                // Virtual time advances only with polls.
                 (in_vain > SPINS && !shared.waiter.is_virtual()).then_some(BUSY)
             }
         };

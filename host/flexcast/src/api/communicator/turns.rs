@@ -116,17 +116,17 @@ fn nobody_waits_for_a_thread_that_is_in_a_call() {
         let first = post();
         let caller = scope.spawn(|| first.wait().unwrap());
         has_begun.recv_timeout(SOON).unwrap();
-        // The caller is in the datapath. Posts, tests and looks return all the same.
-        let (told, has_told) = channel();
+        // The caller is in the datapath. Posts, tests and calls of `progress` return all the same.
+        let (send_request, posted) = channel();
         let other = scope.spawn(move || {
             let second = tested(post());
             assert!(!communicator.progress().unwrap() && !communicator.is_done(&second));
             // What cannot be is refused at once.
             let refused = communicator.broadcast(card.buffer(8).unwrap(), 1).unwrap_err();
             assert!(refused.to_string().contains("root 1 of 1 ranks"), "{refused}");
-            told.send(second).unwrap();
+            send_request.send(second).unwrap();
         });
-        let second = has_told.recv_timeout(SOON);
+        let second = posted.recv_timeout(SOON);
         end.send(()).unwrap();
         other.join().unwrap();
         caller.join().unwrap();

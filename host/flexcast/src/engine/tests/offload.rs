@@ -211,7 +211,7 @@ fn check(steps: &[Step]) {
     }
 }
 
-/// Every phase of an offloaded operation, beside those of the carrier.
+/// Every phase of an offloaded operation, in addition to those of the carrier.
 const PHASES: &[&[Step]] = &[
     &[],
     &[Step::Post],

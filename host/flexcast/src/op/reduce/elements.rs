@@ -127,7 +127,7 @@ pairs! {
     ShortInt: i16, 2, 4, 8;
 }
 
-/// Values that have a least and a greatest, whatever the order in which they are looked at.
+/// Values that have a least and a greatest, whatever the order in which they are compared.
 pub(super) trait Ordered: Copy {
     fn lesser(self, other: Self) -> Self;
 

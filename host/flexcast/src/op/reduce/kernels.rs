@@ -2,9 +2,9 @@
 //!
 //! The operator is chosen once for a call, outside of the loop, and each loop is compiled for its operator: the
 //! compiler turns those of plain types into vector instructions, several times: with what every processor has, with
-//! AVX2 and with AVX-512. Which of them runs is chosen by the processor (`cargo xtask bench` has one of them beside a
-//! loop for every processor); NEON belongs to every arm64. Where signed and unsigned integers give the same bits, both
-//! have the unsigned loop; bitwise operators have that of bytes.
+//! AVX2 and with AVX-512. Which of them runs is chosen by the processor (`cargo xtask bench` compares one of them with
+//! a loop for every processor); NEON belongs to every arm64. Where signed and unsigned integers give the same bits,
+//! both have the unsigned loop; bitwise operators have that of bytes.
 
 use half::slice::HalfFloatSliceExt as _;
 use half::{bf16, f16};

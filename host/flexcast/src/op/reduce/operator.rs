@@ -34,7 +34,7 @@ pub enum Operator {
     /// `MPI_BXOR`.
     BitXor = 10,
     /// `MPI_MINLOC`: the least value and its index; of equal values, among them zeros of both signs, the lower index. A
-    /// NaN is less than all else, and of NaNs the one with the lower index is told. Padding of the result is 0.
+    /// NaN is less than all else, and of NaNs the one with the lower index is given. Padding of the result is 0.
     MinLoc = 11,
     /// `MPI_MAXLOC`: the greatest value and its index; of equal values the lower index. A NaN is greater than all else.
     /// Otherwise as [`Operator::MinLoc`].

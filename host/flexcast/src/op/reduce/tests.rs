@@ -362,7 +362,7 @@ fn nan_and_zeros_of_both_signs_have_a_place_in_min_and_max() {
 }
 
 #[test]
-fn minloc_and_maxloc_tell_the_lower_index_of_equal_values_and_nans() {
+fn minloc_and_maxloc_give_the_lower_index_of_equal_values_and_nans() {
     let pairs = |pairs: &[(f64, i32)]| -> Vec<u8> {
         pairs
             .iter()
