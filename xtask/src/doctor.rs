@@ -32,7 +32,7 @@ impl Doctor {
         let gcc = process::find("gcc").map(|path| path.display().to_string());
         line(REQUIRED, "gcc", gcc, "apt-get install gcc libc6-dev: the test of the C interface compiles with it")?;
         status::print(format_args!("\nfor some tests, which say so when they skip"))?;
-        for (program, package, use_) in WITNESSES {
+        for (program, package, use_) in REFERENCES {
             let found = process::find(program).map(|path| path.display().to_string());
             line(OPTIONAL, program, found, &format!("apt-get install {package}: {use_}"))?;
         }
@@ -74,8 +74,8 @@ impl Doctor {
     }
 }
 
-/// Outside programs that tests compare with: name, Debian package, what for.
-pub(crate) const WITNESSES: &[(&str, &str, &str)] = &[
+/// External programs that tests compare with: name, Debian package, what for.
+pub(crate) const REFERENCES: &[(&str, &str, &str)] = &[
     ("qemu-riscv64", "qemu-user", "instruction semantics are compared with it"),
     ("qemu-system-riscv64", "qemu-system-misc", "runs of the datapath are compared with it"),
     ("tshark", "tshark, with python3-scapy for check sequences", "captures of packets are dissected with it"),

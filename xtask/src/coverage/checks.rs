@@ -135,8 +135,7 @@ fn functions(
     Ok(findings)
 }
 
-/// Whether the detecting rank of a refused function names it, in its own file or in a C program of the same name in
-/// the same folder.
+/// Whether the test of a refused function calls it, in its own file or in the C program of the same name in tests/c.
 fn calls(row: &Row, sources: &mut Sources<'_>) -> bool {
     let Some((path, _)) = row.by.as_deref().and_then(|by| by.split_once(": ")) else { return false };
     let program = path.rsplit('/').next().unwrap_or_default().replace(".rs", ".c");

@@ -12,7 +12,7 @@ pub enum Aggregation {
     /// The DPAs of the ranks' cards, which run image `sparse` in addition to what else they run
     /// ([`Card::start_aggregators`](crate::Card::start_aggregators)). They add integers of 32 and 64 bits, with
     /// wraparound, in blocks of a multiple of 128 bytes, and sums of `f32` if
-    /// [`Config::sparse_fixed_point`](crate::Config::sparse_fixed_point) says so, as far as the spots of all ranks fit
+    /// [`Config::sparse_fixed_point`](crate::Config::sparse_fixed_point) says so, as far as the slots of all ranks fit
     /// [`Config::cache_bytes`](crate::Config::cache_bytes). Other operators, elements and blocks are for the processors
     /// all the same: the report of each operation says who has added
     /// ([`Decision::aggregation`](crate::Decision::aggregation)).

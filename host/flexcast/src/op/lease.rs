@@ -1,7 +1,7 @@
 //! Memory of buffers that a service process may use, between its first use and the end of the buffer.
 //!
 //! A buffer keeps the number of its memory with each service process ([`Lease`]). One that is dropped meanwhile leaves
-//! its memory with its lessor ([`DeferredFree`]): it is freed once the service process has let go of its key.
+//! its memory with the lease's [`DeferredFree`]: it is freed once the service process has let go of its key.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -57,12 +57,12 @@ impl Lease {
         (self.deferred_free.as_ptr() == Arc::as_ptr(deferred_free)).then_some(self.memory)
     }
 
-    /// The service process that may use it; none any more if the lessor is gone, and the keys with that.
+    /// The service process that may use it; none any more if the [`DeferredFree`] is gone, and the keys with that.
     pub(crate) fn process(&self) -> Option<SocketAddr> {
         self.deferred_free.upgrade().map(|deferred_free| deferred_free.process)
     }
 
-    /// Leaves memory with all its lessors that are still there. Keys of others are gone.
+    /// Leaves memory with each [`DeferredFree`] of its leases that is still there. Keys of others are gone.
     pub(crate) fn defer_free(leases: Vec<Self>, memory: impl Send + 'static) {
         let kept: Kept = Arc::new(Mutex::new(memory));
         for Self { deferred_free, memory } in leases {
