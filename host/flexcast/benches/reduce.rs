@@ -1,9 +1,9 @@
 //! Bytes per second that one core sums up: blocks of 1 KiB, as sparse AllReduce adds them, and arrays beyond the
 //! caches.
 //!
-//! `cargo bench -p flexcast --bench reduce -- [--quick]`. The loop that it is compared with is compiled for what
-//! every processor has. Each figure is the best of several runs, for the disturbances of a shared machine only ever slow
-//! a run down.
+//! `cargo bench -p flexcast --bench reduce -- [--quick]`. The loop that it is compared with is compiled for what every
+//! processor has. Each figure is the best of several runs, for the disturbances of a shared machine only ever slow a
+//! run down.
 
 use std::hint::black_box;
 use std::time::Instant;
