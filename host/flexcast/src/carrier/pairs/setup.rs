@@ -1,4 +1,4 @@
-//! Operations of blocks that are run for something else: a Barrier, the Allgather by which ranks tell one another their
+//! Operations of blocks that are run for something else: a Barrier, the Allgather by which ranks send one another their
 //! queue pairs, and the wait until all are connected.
 
 use flexcast_proto::Summary;
@@ -36,7 +36,7 @@ pub(crate) enum Way {
     Meet(Box<Posted<Collective>>),
 }
 
-/// What is to be done when all ranks have told their queue pairs.
+/// What is to be done when all ranks have sent their queue pairs.
 #[derive(Debug)]
 pub(crate) struct Connecting {
     /// The own ones; none if the card has no room for them.

@@ -31,7 +31,7 @@ pub(super) struct Pace {
     first: u64,
     /// When the last reduction was made.
     lowered_ps: Option<u64>,
-    /// Whether a receiver has said that it has no room since the operation began.
+    /// Whether a receiver has reported that it has no room since the operation began.
     overflowed: bool,
     /// When what has been sent has gone at the rate.
     next_ps: u64,

@@ -91,7 +91,7 @@ impl AsFd for WakeUp {
     }
 }
 
-/// Kind the messages mean that ranks send before they share anything.
+/// What the messages mean that ranks send before they share anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Here are memory and sockets.
@@ -273,7 +273,7 @@ impl Handshake {
         Ok(all.then(|| (self.share(memory), sockets)))
     }
 
-    /// Sends that this rank cannot share, and waits for the end of the handshake.
+    /// Sends the refusal of this rank, which cannot share, and waits for the end of the handshake.
     fn stay_out(&self, deadline: Instant) -> Result<()> {
         self.send(&self.members[0], Kind::Refuse, &[], deadline)?;
         self.wait(0, &[Kind::Stop], deadline).map(drop)
