@@ -27,10 +27,10 @@ const WITHOUT: &[u8] = b"without: ";
 const REASON_BYTES: usize = 512;
 
 /// What a rank has, or why it goes on without.
-type Outcome<T> = std::result::Result<T, String>;
+type Attempt<T> = std::result::Result<T, String>;
 
 /// What a rank sends in an exchange.
-fn encoded<T>(own: &Outcome<T>, encode: impl FnOnce(&T) -> Vec<u8>) -> Vec<u8> {
+fn encoded<T>(own: &Attempt<T>, encode: impl FnOnce(&T) -> Vec<u8>) -> Vec<u8> {
     match own {
         Ok(own) => encode(own),
         Err(reason) => [WITHOUT, &reason.as_bytes()[..reason.len().min(REASON_BYTES)]].concat(),
@@ -38,7 +38,7 @@ fn encoded<T>(own: &Outcome<T>, encode: impl FnOnce(&T) -> Vec<u8>) -> Vec<u8> {
 }
 
 /// The first rank that goes on without, and why.
-fn without(all: &[Vec<u8>]) -> Outcome<()> {
+fn without(all: &[Vec<u8>]) -> Attempt<()> {
     match (0..).zip(all).find_map(|(rank, bytes)| Some((rank, bytes.strip_prefix(WITHOUT)?))) {
         None => Ok(()),
         Some((rank, reason)) => Err(format!("rank {rank}: {}", String::from_utf8_lossy(reason))),
@@ -46,7 +46,7 @@ fn without(all: &[Vec<u8>]) -> Outcome<()> {
 }
 
 /// Where the service processes of this rank's host listen, and their secret.
-fn own_processes(options: &ServiceOptions) -> Outcome<(Vec<SocketAddr>, Secret)> {
+fn own_processes(options: &ServiceOptions) -> Attempt<(Vec<SocketAddr>, Secret)> {
     let Some(first) = options.endpoints.first() else {
         return Err("no service process is named: give host:port (FLEXCAST_SERVICE)".to_owned());
     };
@@ -55,7 +55,7 @@ fn own_processes(options: &ServiceOptions) -> Outcome<(Vec<SocketAddr>, Secret)>
         found.ok_or_else(|| format!("{name} has no address"))
     };
     let addresses: Vec<SocketAddr> = if options.endpoints.len() > 1 {
-        options.endpoints.iter().map(resolve).collect::<Outcome<_>>()?
+        options.endpoints.iter().map(resolve).collect::<Attempt<_>>()?
     } else {
         let first = resolve(first)?;
         let port = |index: u32| u16::try_from(u32::from(first.port()) + index);
@@ -81,7 +81,7 @@ struct Map {
 }
 
 /// Ranks that name the same service processes are of one host.
-fn map(all: &[Vec<u8>]) -> Outcome<Map> {
+fn map(all: &[Vec<u8>]) -> Attempt<Map> {
     let mut hosts: Vec<&[u8]> = Vec::new();
     let mut lists: Vec<Vec<SocketAddr>> = Vec::new();
     let mut localities = Vec::new();
@@ -128,7 +128,7 @@ fn join(
     (number, rank): (u32, u32),
     bound: Duration,
     waiter: &dyn Waiter,
-) -> Outcome<()> {
+) -> Attempt<()> {
     let text = |error: flexcast_service::Error| error.to_string();
     session.client().join(group).map_err(text)?;
     let begun = Instant::now();
@@ -152,7 +152,7 @@ struct Own {
     made: Made,
     id: MemoryId,
     /// Whether the service process knows it.
-    known: Outcome<()>,
+    known: Attempt<()>,
 }
 
 /// Makes the segment of a host on its first rank, and waits until its service process knows it.
@@ -162,7 +162,7 @@ fn make_segment(
     pd: &ProtectionDomain,
     (bytes, bound): (u64, Duration),
     waiter: &dyn Waiter,
-) -> Outcome<Own> {
+) -> Attempt<Own> {
     let text = |error: flexcast_service::Error| error.to_string();
     let made = Made::new(session.client().segment_bytes(map.group, rank, bytes).map_err(text)?)?;
     let id = session.client().share(made.region(pd)?).map_err(text)?;
@@ -170,7 +170,7 @@ fn make_segment(
     Ok(Own { made, id, known })
 }
 
-fn wait_for_key(session: &mut Session, id: MemoryId, bound: Duration, waiter: &dyn Waiter) -> Outcome<()> {
+fn wait_for_key(session: &mut Session, id: MemoryId, bound: Duration, waiter: &dyn Waiter) -> Attempt<()> {
     let text = |error: flexcast_service::Error| error.to_string();
     let begun = Instant::now();
     while session.client().key(id).map_err(text)?.is_none() {
@@ -193,7 +193,7 @@ fn open_segment(
     handles: &[Vec<u8>],
     pd: &ProtectionDomain,
     bytes: u64,
-) -> Outcome<Segment> {
+) -> Attempt<Segment> {
     let first = polled_rank(&map.topology, Delivery::Hierarchical, rank);
     let handle = handles.get(first as usize).and_then(|handle| Handle::decode(handle));
     let handle = handle.ok_or_else(|| format!("rank {first}, the first of its host, has no memory to share"))?;
@@ -247,7 +247,7 @@ pub(crate) fn set_up(parts: Parts, exchange: &mut dyn Exchange) -> Result<(Parts
         });
         Ok((session, made))
     });
-    let encode = |(_, made): &(Session, Option<Outcome<Own>>)| match made {
+    let encode = |(_, made): &(Session, Option<Attempt<Own>>)| match made {
         Some(Ok(Own { made, known: Ok(()), .. })) => made.handle().encode(),
         _ => Vec::new(),
     };
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn the_first_rank_without_is_named() {
-        let own: Outcome<()> = Err("no room".to_owned());
+        let own: Attempt<()> = Err("no room".to_owned());
         assert_eq!(without(&[vec![], encoded(&own, |()| vec![])]), Err("rank 1: no room".to_owned()));
         assert_eq!(without(&[vec![], vec![1]]), Ok(()));
         let options = ServiceOptions::new(vec!["127.0.0.1:65535".to_owned()], "");
