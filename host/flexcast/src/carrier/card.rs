@@ -180,7 +180,7 @@ impl Card {
         Interface::open(options).map(Self::of)
     }
 
-    /// Starts `firmware`, image `sparse`, on the card's DPA, beside what runs there. Communicators with
+    /// Starts `firmware`, image `sparse`, on the card's DPA, in addition to what runs there. Communicators with
     /// [`Aggregation::Dpa`](crate::Aggregation::Dpa) need it. Of a card on which it runs nothing changes.
     ///
     /// # Errors
@@ -283,7 +283,7 @@ impl Card {
 }
 
 impl Config {
-    /// The defaults for this card: those of [`Config::default`]; beside an emulated one a cutoff slack of 100 ms, and 1
+    /// The defaults for this card: those of [`Config::default`]; with an emulated one a cutoff slack of 100 ms, and 1
     /// s for recovery; over a network interface chunks as long as its datagrams carry.
     #[must_use]
     pub fn for_card(card: &Card) -> Self {

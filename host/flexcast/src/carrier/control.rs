@@ -56,9 +56,9 @@ struct Peer {
     /// What messages to it and of it carry instead of the communicator's number, once it is connected: so each proves
     /// who has sent it.
     numbers: [u64; 2],
-    /// It has said something.
-    heard: bool,
-    /// Somebody else is at the other end: nothing is heard of it any more.
+    /// A message has come that proves who it is.
+    recognized: bool,
+    /// Somebody else is at the other end: nothing more is taken from it.
     wrong: bool,
     sends: u32,
     /// Messages with eager data so far: they take turns in the memory for them.
@@ -73,14 +73,14 @@ impl Peer {
     fn recognize(&mut self, message: &[u8]) -> std::result::Result<(), String> {
         let [_, expected] = self.numbers;
         match wire::communicator_of(message) {
-            Ok(found) if found == expected => self.heard = true,
+            Ok(found) if found == expected => self.recognized = true,
             Ok(found) => {
                 return Err(format!(
                     "its messages have the number {found:#x}, and those of that rank {expected:#x}: it is another \
                      rank, or of another start or communicator"
                 ));
             }
-            Err(_) if self.heard => {}
+            Err(_) if self.recognized => {}
             Err(error) => return Err(error.to_string()),
         }
         Ok(())
@@ -128,8 +128,8 @@ pub(crate) struct Control {
 const DRAIN: Bound = Bound::millis(1_000).with_polls(10_000_000);
 
 impl Drop for Control {
-    /// What has been said last, such as the final message of an operation or why it failed, is heard although the
-    /// program goes at once.
+    /// The last messages, such as the final one of an operation or why it failed, arrive although the program ends at
+    /// once.
     fn drop(&mut self) {
         if std::thread::panicking() || self.is_drained() {
             return;
@@ -166,14 +166,14 @@ impl Control {
             let asking = QueuePair::builder(pd, Transport::Rc, asking).inline(inline_bytes).build(&cq, &cq)?;
             let requester = Requester::new(asking, mtu_bytes, restarts)?;
             let answerer = QueuePair::builder(pd, Transport::Rc, answering).build(&cq, &cq)?;
-            // Probes, which are Reads of nothing, may come before the greeting has been heard.
+            // Probes, which are Reads of nothing, may come before the greeting has been received.
             answerer.init(Access::REMOTE_READ, 0)?;
             peers.push(Peer {
                 rank: *rank,
                 requester,
                 answerer,
                 numbers: [0; 2],
-                heard: false,
+                recognized: false,
                 wrong: false,
                 sends: 0,
                 eager_sends: 0,
@@ -282,7 +282,7 @@ impl Control {
         self.messages.iter().any(|message| !self.peers[message.peer].broken)
     }
 
-    /// Whether a connection is between its end and its new beginning: what was said on it is with the card again after
+    /// Whether a connection is between its end and its new beginning: what was sent on it is with the card again after
     /// a few calls of [`Control::poll`] only.
     pub(crate) fn is_restarting(&self) -> bool {
         self.peers.iter().any(|peer| !peer.broken && peer.requester.is_restarting())

@@ -39,9 +39,9 @@ pub(crate) struct Endpoint {
     /// Its connections to the tables of targets of others, likewise, and address and key of its own (UC unicast).
     pub(crate) target_queue_pairs: Vec<(u32, u32)>,
     pub(crate) target_table: (u64, u32),
-    /// What its card tells.
+    /// What its card reports.
     pub(crate) speed: Speed,
-    /// Its connections for data that does not go by multicast, as `p2p` tells them; empty if it has none.
+    /// Its connections for data that does not go by multicast, as `p2p` encodes them; empty if it has none.
     pub(crate) direct: Vec<u8>,
     /// Address and key of the memory that peers write eager data to; zeros where it rides on the messages.
     pub(crate) rows: (u64, u32),
@@ -78,7 +78,7 @@ pub(crate) fn group(communicator: u64, subgroup: u32) -> Result<MulticastGroup> 
 /// What a rank would call a communicator: `serial` differs among those of its card.
 pub(crate) fn proposal(serial: u32, rank: u32, device: &Device) -> u64 {
     let (Mac(mac), Gid(gid)) = (device.info().mac, device.port().gid);
-    // Where the kernel tells no Ethernet address.
+    // Where the kernel reports no Ethernet address.
     let [high, low] = if mac == [0; 6] { [gid[14], gid[15]] } else { [mac[4], mac[5]] };
     u64::from(serial) << 32 | u64::from(rank) << 16 | u64::from(high) << 8 | u64::from(low)
 }
@@ -156,7 +156,7 @@ const CAPABILITIES: [&str; 17] = [
     "reproducible",
     FIXED_POINT,
 ];
-/// Told by its bits; none is 0.
+/// Shown by its bits; none is 0.
 const FIXED_POINT: &str = "sparse_fixed_point";
 
 impl Capabilities {
@@ -226,7 +226,7 @@ impl Endpoint {
     /// How its queue pair for rank `peer` is reached.
     ///
     /// # Errors
-    /// [`Error::Peer`]: it has not told any.
+    /// [`Error::Peer`]: it has not sent any.
     pub(crate) fn connection(&self, purpose: Purpose, peer: u32) -> Result<RemoteQp> {
         let of_pairs = |pairs: &[(u32, u32)]| pairs.iter().find(|(rank, _)| *rank == peer).map(|(_, qpn)| *qpn);
         let ends = || self.ends.iter().find(|ends| ends.peer == peer);
@@ -265,7 +265,7 @@ impl Endpoint {
     /// was not meant.
     ///
     /// # Errors
-    /// [`Error::Peer`]: it has not told any.
+    /// [`Error::Peer`]: it has not sent any.
     pub(crate) fn silent(
         communicator: u64,
         (own, qpn): (&Self, u32),
@@ -282,7 +282,7 @@ impl Endpoint {
     /// The ends of what rank `peer` and this one send one another in a subgroup.
     ///
     /// # Errors
-    /// [`Error::Peer`]: it has not told any.
+    /// [`Error::Peer`]: it has not sent any.
     pub(crate) fn stream(&self, peer: u32, subgroup: u32) -> Result<StreamEnds> {
         let ends = self.streams.iter().find(|ends| (ends.peer, ends.subgroup) == (peer, subgroup));
         ends.copied().ok_or_else(|| Error::Peer {
@@ -335,7 +335,7 @@ impl Endpoint {
         bytes
     }
 
-    /// Reads what rank `from` told.
+    /// Reads the endpoint of rank `from`.
     ///
     /// # Errors
     /// [`Error::Peer`]: not an endpoint, cut short, or of another version.
@@ -343,10 +343,7 @@ impl Endpoint {
         let mut rest = bytes;
         let short = || Error::Peer {
             rank: from,
-            reason: format!(
-                "told {} bytes of itself, which is not an endpoint: all ranks must run this library",
-                bytes.len()
-            ),
+            reason: format!("sent {} bytes, which are not an endpoint: all ranks must run this library", bytes.len()),
         };
         let mut take = |len: usize| -> Result<&[u8]> {
             let (part, behind) = rest.split_at_checked(len).ok_or_else(short)?;
@@ -426,18 +423,21 @@ impl Endpoint {
         })
     }
 
-    /// What all ranks told, in their order, checked against the own.
+    /// The endpoints of all ranks, in their order, checked against the own.
     ///
     /// # Errors
     /// [`Error::Peer`] for the first that does not fit.
-    pub(crate) fn all(own: &Self, told: &[Vec<u8>]) -> Result<Vec<Self>> {
-        if told.len() != own.ranks as usize {
-            let reason =
-                format!("got {} endpoints for {} ranks: the exchange must return one per rank", told.len(), own.ranks);
+    pub(crate) fn all(own: &Self, endpoints: &[Vec<u8>]) -> Result<Vec<Self>> {
+        if endpoints.len() != own.ranks as usize {
+            let reason = format!(
+                "got {} endpoints for {} ranks: the exchange must return one per rank",
+                endpoints.len(),
+                own.ranks
+            );
             return Err(Error::Peer { rank: own.rank, reason });
         }
-        let mut all = Vec::with_capacity(told.len());
-        for (from, bytes) in (0..own.ranks).zip(told) {
+        let mut all = Vec::with_capacity(endpoints.len());
+        for (from, bytes) in (0..own.ranks).zip(endpoints) {
             let endpoint = Self::from_bytes(from, bytes)?;
             let peer = |reason| Err(Error::Peer { rank: from, reason });
             if endpoint.rank != from {
@@ -485,22 +485,22 @@ mod tests {
         }
     }
 
-    fn told() -> Vec<Vec<u8>> {
+    fn endpoints() -> Vec<Vec<u8>> {
         (0..3).map(|rank| endpoint(rank).to_bytes()).collect()
     }
 
-    fn refusal(told: &[Vec<u8>]) -> String {
-        Endpoint::all(&endpoint(0), told).unwrap_err().to_string()
+    fn refusal(endpoints: &[Vec<u8>]) -> String {
+        Endpoint::all(&endpoint(0), endpoints).unwrap_err().to_string()
     }
 
     #[test]
     fn endpoints_survive_the_exchange() {
-        let all = Endpoint::all(&endpoint(0), &told()).unwrap();
+        let all = Endpoint::all(&endpoint(0), &endpoints()).unwrap();
         assert_eq!(all, (0..3).map(endpoint).collect::<Vec<_>>());
     }
 
     #[test]
-    fn the_slowest_rank_counts_whatever_the_others_tell() {
+    fn the_slowest_rank_counts_whatever_the_others_report() {
         let mut all: Vec<_> = (0..3).map(endpoint).collect();
         assert_eq!(Speed::lowest(&all), Speed { link_gbit_per_s: 200, receive_threads: 2 });
         all[1].speed = Speed { link_gbit_per_s: u64::MAX, receive_threads: u32::MAX };
@@ -525,24 +525,24 @@ mod tests {
     fn whatever_is_cut_short_is_refused() {
         let whole = endpoint(1).to_bytes();
         for len in 0..whole.len() {
-            let mut told = told();
-            told[1].truncate(len);
-            assert!(refusal(&told).starts_with("rank 1 "), "{len}");
+            let mut endpoints = endpoints();
+            endpoints[1].truncate(len);
+            assert!(refusal(&endpoints).starts_with("rank 1 "), "{len}");
         }
     }
 
     #[test]
     fn peers_that_do_not_fit_are_named() {
         let with = |change: &dyn Fn(&mut Vec<Vec<u8>>)| {
-            let mut told = told();
-            change(&mut told);
-            refusal(&told)
+            let mut endpoints = endpoints();
+            change(&mut endpoints);
+            refusal(&endpoints)
         };
-        let text = with(&|told| told[1] = endpoint(2).to_bytes());
+        let text = with(&|endpoints| endpoints[1] = endpoint(2).to_bytes());
         assert!(text.contains("rank 1 says that it is rank 2"), "{text}");
-        let text = with(&|told| told[2][8] = 8);
+        let text = with(&|endpoints| endpoints[2][8] = 8);
         assert!(text.contains("rank 2 speaks version 8"), "{text}");
-        let text = with(&|told| told[2][12] ^= 1);
+        let text = with(&|endpoints| endpoints[2][12] ^= 1);
         assert!(text.contains("rank 2 was built with another ABI"), "{text}");
         let other = Endpoint {
             capabilities: Capabilities::new(
@@ -553,17 +553,17 @@ mod tests {
             ),
             ..endpoint(1)
         };
-        let text = with(&|told| told[1] = other.to_bytes());
+        let text = with(&|endpoints| endpoints[1] = other.to_bytes());
         assert!(text.contains("rank 1 has chunk_bytes 1024, this rank 4096"), "{text}");
         let mapped = Config { chain_mapping: ChainMapping::PerRack(vec![0, 1, 1]), ..Config::default() };
         let other = Endpoint { capabilities: Capabilities::new(DatapathKind::Dpa, &mapped, 14, 4096), ..endpoint(1) };
-        let text = with(&|told| told[1] = other.to_bytes());
+        let text = with(&|endpoints| endpoints[1] = other.to_bytes());
         assert!(text.contains("rank 1 has the chain mapping with digest") && text.contains("this rank 0"), "{text}");
-        let text = with(&|told| told.truncate(2));
+        let text = with(&|endpoints| endpoints.truncate(2));
         assert!(text.contains("2 endpoints for 3 ranks"), "{text}");
-        let text = with(&|told| told[1] = Endpoint { ranks: 4, ..endpoint(1) }.to_bytes());
+        let text = with(&|endpoints| endpoints[1] = Endpoint { ranks: 4, ..endpoint(1) }.to_bytes());
         assert!(text.contains("counts 4 ranks"), "{text}");
-        let text = with(&|told| told[0] = Endpoint { communicator: 8, ..endpoint(0) }.to_bytes());
+        let text = with(&|endpoints| endpoints[0] = Endpoint { communicator: 8, ..endpoint(0) }.to_bytes());
         assert!(text.contains("its own endpoint"), "{text}");
     }
 }

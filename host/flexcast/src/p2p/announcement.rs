@@ -66,7 +66,7 @@ const NAMES: [&str; 23] = [
 ];
 /// Blocks of another rank's call that are counted out at most: more are no call of this library, and would take long.
 const MOST_BLOCKS: u32 = 1 << 20;
-/// Codes of Allgathers, of Broadcasts, of reductions, and, beside Broadcasts, of what has a root.
+/// Codes of Allgathers, of Broadcasts, of reductions, and, except Broadcasts, of what has a root.
 const ALLGATHERS: std::ops::RangeInclusive<u32> = 0..=3;
 const BROADCASTS: std::ops::RangeInclusive<u32> = 4..=8;
 const REDUCTIONS: std::ops::RangeInclusive<u32> = 12..=19;
@@ -165,7 +165,7 @@ impl OperationDescriptor {
     }
 
     /// Kind, root and bytes of a Broadcast or an Allgather among so many ranks; none of something else, or if that
-    /// cannot be told.
+    /// cannot be derived.
     pub(super) fn blocks(&self, ranks: u32) -> Option<Summary> {
         if BROADCASTS.contains(&self.algorithm.get()) {
             return Some(Summary::broadcast(self.root.get(), self.total_bytes.get(), 0));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allgather_of_equal_blocks_tells_their_length() {
+    fn the_block_length_of_an_equal_allgather_is_derived() {
         let block_bytes = |algorithm, blocks: Blocks<'_>, ranks| {
             let operation = Operation::Allgather(algorithm);
             OperationDescriptor::new(0, operation, None, &blocks).allgather_block_bytes(ranks)

@@ -2,12 +2,12 @@
 
 use flexio::{Completion, CompletionQueue};
 
-/// Completions looked at in one call, so that it ends: in batches.
+/// Completions handled in one call, so that it ends: in batches.
 const MAX_BATCHES: u32 = 64;
 /// Most completions that one poll takes.
 const BATCH: usize = 32;
 
-/// Gives completions to `handle` until there are none, or so many that others are to have their turn. Tells whether
+/// Gives completions to `handle` until there are none, or so many that others are to have their turn. Returns whether
 /// there were any.
 ///
 /// # Errors

@@ -77,8 +77,8 @@ impl Group {
         self.start(bound, None, false)
     }
 
-    /// Starts an Alltoall: block b of rank a's `send` comes to be block a of rank b's `receive`. The buffers lie apart.
-    /// What a rank has for another is as long as that expects.
+    /// Starts an Alltoall: block b of rank a's `send` comes to be block a of rank b's `receive`. The buffers do not
+    /// overlap. What a rank has for another is as long as that expects.
     ///
     /// # Errors
     /// [`Error::Busy`], [`Error::Failed`], [`Error::NotConnected`], [`Error::Flexio`] for buffers that are too short,

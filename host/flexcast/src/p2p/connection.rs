@@ -250,8 +250,8 @@ impl Connection {
     }
 
     /// Sends the own announcement if it is due and the last one has been sent; before the first of all the greeting.
-    /// The peer writes nothing before it has checked that, and with it that its connection for data ends here. Tells
-    /// whether it did.
+    /// The peer writes nothing before it has checked that, and with it that its connection for data ends here.
+    /// Returns whether it did.
     pub(super) fn announce(&mut self, posting: &Posting, executor: &Executor, now_ps: u64) -> Result<bool, Error> {
         if !self.announce || self.announcing {
             return Ok(false);
@@ -358,7 +358,7 @@ impl Connection {
         room
     }
 
-    /// Posts as many writes as may be under way. `has_stalled`: what their immediates carry beside tags.
+    /// Posts as many writes as may be under way. `has_stalled`: what their immediates carry in addition to tags.
     pub(super) fn write(
         &mut self,
         posting: &Posting,

@@ -29,7 +29,7 @@ pub enum Error {
     /// The card or its library refused something.
     #[error(transparent)]
     Flexio(#[from] flexio::Error),
-    /// What a rank said of its queue pairs cannot be used.
+    /// What a rank sent of its queue pairs cannot be used.
     #[error("endpoint of rank {rank}: {reason}")]
     Endpoint {
         /// Whose it is.
@@ -68,7 +68,7 @@ pub enum Error {
         /// What this rank runs.
         own: String,
         /// Kind, root and bytes of the Broadcast or Allgather that the peer runs; none if it runs something else, or
-        /// that cannot be told.
+        /// that cannot be derived.
         peer_blocks: Option<Summary>,
         /// What a communicator's call on the peer was; none if it is none.
         peer_call: Option<Summary>,
@@ -125,7 +125,7 @@ pub enum Error {
         what: &'static str,
         /// Time without progress, by the provider's clock.
         waited_us: u64,
-        /// How often the completion queue was looked at in vain.
+        /// Polls of the completion queue in vain.
         polls: u64,
     },
 }

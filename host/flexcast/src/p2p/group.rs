@@ -285,7 +285,7 @@ impl Group {
         Err(Error::Timeout { operation, peer, what, waited_us: waited_ps / 1_000_000, polls })
     }
 
-    /// The same for a caller that bounds operations itself. Tells whether anything has happened.
+    /// The same for a caller that bounds operations itself. Returns whether anything has happened.
     ///
     /// # Errors
     /// As [`Group::progress`], but [`Error::Timeout`].

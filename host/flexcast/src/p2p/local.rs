@@ -51,7 +51,7 @@ impl Spare {
     }
 }
 
-/// What a rank needs beside the user's buffers.
+/// What a rank needs in addition to the user's buffers.
 #[derive(Debug, Default)]
 struct OwnMemory {
     temporary: Vec<u8>,

@@ -104,7 +104,7 @@ impl Default for Config {
     }
 }
 
-/// What a queue pair carries. Two, so that data and control have different traffic classes and are counted apart.
+/// What a queue pair carries. Two, so that data and control have different traffic classes and are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Traffic {
     Data,

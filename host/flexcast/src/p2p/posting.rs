@@ -81,8 +81,8 @@ impl Posting {
         self.descriptor.operation.get()
     }
 
-    /// Whether a peer is to hear of the operation: one that writes here, and of a communicator's call also one that is
-    /// written to, which may be at another, in which it expects nothing.
+    /// Whether a peer is to be notified of the operation: one that writes here, and of a communicator's call also one
+    /// that is written to, which may be at another, in which it expects nothing.
     pub(super) fn announces_to(&self, peer: u32) -> bool {
         self.sources.contains(peer) || (self.descriptor.is_call() && self.targets.contains(peer))
     }

@@ -29,9 +29,9 @@ pub struct Footprint {
     /// Reliable queue pairs to other ranks for data that does not go by multicast ([`Config::algorithm`]): four for
     /// each peer.
     pub direct_queue_pairs: u32,
-    /// Reliable queue pairs that its first Reduce, AllReduce, Reduce-Scatter, Alltoall, Gather or Scatter makes beside
-    /// these: four for each other rank. They take over what those of `direct_queue_pairs` do, which are given back
-    /// then. None before, and none with the protocol on the card, where these collectives are refused.
+    /// Reliable queue pairs that its first Reduce, AllReduce, Reduce-Scatter, Alltoall, Gather or Scatter makes in
+    /// addition to these: four for each other rank. They take over what those of `direct_queue_pairs` do, which are
+    /// given back then. None before, and none with the protocol on the card, where these collectives are refused.
     pub pair_queue_pairs: u32,
     /// Staging slots in DPA memory, in bytes; in host memory where the host receives
     /// ([`Card::verbs`](crate::Card::verbs)).
@@ -72,7 +72,7 @@ impl Config {
         let peers = peers(RankInfo::new(0, ranks)?);
         let targets = if self.transport == Transport::UcUnicast { ranks.saturating_sub(1) } else { 0 };
         let progress = u32::from(self.control == Control::Device);
-        // The card's connections have one each, beside one for reads to each ring neighbour, and the host's one for
+        // The card's connections have one each, plus one for reads to each ring neighbour, and the host's one for
         // each direction.
         let control = if progress == 0 { 2 * peers.len() } else { peers.len() + if ranks > 1 { 2 } else { 0 } } as u32;
         Ok(Footprint {

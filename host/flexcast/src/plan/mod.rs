@@ -356,7 +356,7 @@ impl Plan {
     }
 }
 
-/// What a look at the bitmaps has shown while multicast goes on.
+/// What a scan of the bitmaps has shown while multicast goes on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     /// Chunks behind which a later one of the same root has come: they do not come any more.
@@ -365,7 +365,7 @@ pub(crate) struct Seen {
     pub(crate) ahead: u64,
     /// Pieces of which some may.
     pub(crate) ahead_in: PieceSet,
-    /// Some root of which chunks may still come has not begun, as far as they tell.
+    /// Some root of which chunks may still come has not begun, as far as they show.
     pub(crate) awaits_root: bool,
 }
 
@@ -579,7 +579,7 @@ mod tests {
         let plan = Plan::new(Kind::Allgather { bytes: 1000 }, 0, 4, 64, 2);
         assert_eq!(plan.link_bytes(&multicast), 3000);
         assert_eq!(plan.link_bytes(&unicast), 4 * 3 * 1000);
-        // All at once, unless told otherwise.
+        // All at once, unless configured otherwise.
         assert_eq!(plan.link_bytes(&Config { chains: 0, ..unicast.clone() }), 3000);
         let plan = Plan::new(Kind::Broadcast { root: 0, bytes: 1000 }, 1, 4, 64, 2);
         assert_eq!((plan.link_bytes(&multicast), plan.link_bytes(&unicast)), (1000, 3000));

@@ -2,7 +2,7 @@
 //!
 //! A root's chunks come in the order of their numbers, in each subgroup by itself, unless the network reorders. A chunk
 //! that later ones of its subgroup have overtaken is lost once all subgroups have come a window further; so is one
-//! before the end that its root has told. The window grows when a chunk comes that was given up.
+//! before the end that its root has announced. The window grows when a chunk comes that was given up.
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ struct Root {
     /// Chunks before which every subgroup is past: later ones of it have come, or the root says that it has sent them.
     seen: u32,
     /// The same as of the last acknowledgement.
-    told: u32,
+    acknowledged: u32,
 }
 
 /// Where a chunk belongs.
@@ -120,7 +120,7 @@ impl Incoming {
             let seen = if own { chunks } else { 0 };
             let block = plan.block(rank);
             let (offset, bytes) = (block.offset as usize, block.bytes as usize);
-            self.roots.push(Root { rank, first_psn, chunks, offset, bytes, seen, told: seen });
+            self.roots.push(Root { rank, first_psn, chunks, offset, bytes, seen, acknowledged: seen });
             self.marks.extend((0..self.stripes.subgroups()).map(|subgroup| self.stripes.first(rank, subgroup)));
             if own {
                 continue;
@@ -335,14 +335,19 @@ impl Incoming {
 
     /// Roots of which `step` chunks or more have been seen since the last acknowledgement, and how many have been seen;
     /// of those that wait for the `end` of their block also when that has been seen.
-    pub(crate) fn acknowledgements(&mut self, step: u32, end: impl Fn(u32) -> bool, mut tell: impl FnMut(u32, u32)) {
+    pub(crate) fn acknowledgements(
+        &mut self,
+        step: u32,
+        end: impl Fn(u32) -> bool,
+        mut acknowledge: impl FnMut(u32, u32),
+    ) {
         let is_due = |root: &&mut Root| match root.seen < root.chunks {
-            true => root.seen - root.told >= step,
-            false => root.seen > root.told && end(root.rank),
+            true => root.seen - root.acknowledged >= step,
+            false => root.seen > root.acknowledged && end(root.rank),
         };
         for root in self.roots.iter_mut().filter(is_due) {
-            root.told = root.seen;
-            tell(root.rank, root.seen);
+            root.acknowledged = root.seen;
+            acknowledge(root.rank, root.seen);
         }
     }
 
@@ -368,7 +373,7 @@ impl Incoming {
         self.roots.iter().filter(|root| root.rank != self.own).map(|root| (root.first_psn, root.chunks, root.rank))
     }
 
-    /// Whether every root has told its end, and something is missing.
+    /// Whether every root has announced its end, and something is missing.
     pub(crate) fn is_over(&self) -> bool {
         self.remaining > 0 && self.roots.iter().all(|root| root.seen == root.chunks)
     }
@@ -435,7 +440,7 @@ impl Incoming {
     }
 }
 
-/// Counts what has become of a datagram: of a chunk, or of what tells the end of a block.
+/// Counts what has become of a datagram: of a chunk, or of what announces the end of a block.
 pub(crate) fn count(statistics: &mut Statistics, is_data: bool, taken: Taken) {
     match taken {
         Taken::New => statistics.accepted += u64::from(is_data),
@@ -500,7 +505,7 @@ mod tests {
         let bytes = chunk(&incoming, 27);
         incoming.take(&pieces, (27, &bytes), &mut receive);
         assert_eq!(incoming.take_lost(&pieces, false).iter().collect::<Vec<_>>(), [10, 11]);
-        assert!(incoming.take_lost(&pieces, false).is_empty(), "each is told once");
+        assert!(incoming.take_lost(&pieces, false).is_empty(), "each is reported once");
         let lost = [10, 11].into_iter().collect();
         assert_eq!(incoming.missing(&plan, &pieces, &lost).unwrap().bytes(), 128);
         // One that was given up comes after all: the network reorders, and the window grows.
@@ -532,10 +537,10 @@ mod tests {
         let bytes = chunk(&incoming, 4);
         incoming.take(&pieces, (4, &bytes), &mut receive);
         assert_eq!(incoming.landing(&pieces, 1, 64), Some(64..256));
-        let mut told = Vec::new();
-        incoming.acknowledgements(4, |_| false, |rank, chunks| told.push((rank, chunks)));
-        incoming.acknowledgements(4, |_| false, |rank, chunks| told.push((rank, chunks)));
-        assert_eq!(told, [(0, 5), (2, 4)]);
+        let mut acknowledged = Vec::new();
+        incoming.acknowledgements(4, |_| false, |rank, chunks| acknowledged.push((rank, chunks)));
+        incoming.acknowledgements(4, |_| false, |rank, chunks| acknowledged.push((rank, chunks)));
+        assert_eq!(acknowledged, [(0, 5), (2, 4)]);
         // The own block does not come.
         assert_eq!(incoming.take(&pieces, (10, &[0; 64]), &mut receive), Taken::OutOfRange);
         assert_eq!(incoming.take(&pieces, (30, &[0; 64]), &mut receive), Taken::OutOfRange);
@@ -608,7 +613,7 @@ mod tests {
         }
 
         #[test]
-        fn subgroups_that_come_in_any_order_lose_nothing_and_roots_hear_of_what_is_past(
+        fn subgroups_that_come_in_any_order_lose_nothing_and_what_is_past_is_acknowledged(
             counts in proptest::collection::vec(0u64..400, 1..4), subgroups in 1u32..5, stripe in 1u32..9, seed: u64,
         ) {
             let ranks = counts.len() as u32 + 1;

@@ -202,8 +202,8 @@ mod tests {
             sent
         }
 
-        fn receive(&mut self, from: u32, said: &[Encoded]) {
-            said.iter().for_each(|message| self.ops.protocol.receive(from, message.as_bytes()));
+        fn receive(&mut self, from: u32, messages: &[Encoded]) {
+            messages.iter().for_each(|message| self.ops.protocol.receive(from, message.as_bytes()));
         }
 
         /// The root's system has taken all.
@@ -217,10 +217,10 @@ mod tests {
     fn begun() -> (Side, Side) {
         let (mut root, mut other) = (Side::new(0), Side::new(1));
         for at_ps in 0..4 {
-            let said = root.poll(at_ps);
-            other.receive(0, &said);
-            let said = other.poll(at_ps);
-            root.receive(1, &said);
+            let messages = root.poll(at_ps);
+            other.receive(0, &messages);
+            let messages = other.poll(at_ps);
+            root.receive(1, &messages);
         }
         assert!(root.operation().stream.sending.is_some() && other.operation().stream.watch.is_some());
         (root, other)
@@ -233,10 +233,10 @@ mod tests {
         let mut now_ps = 4;
         while other.reads.is_empty() {
             now_ps += ps(Duration::from_micros(100));
-            let said = other.poll(now_ps);
-            root.receive(1, &said);
-            let said = root.poll(now_ps);
-            other.receive(0, &said);
+            let messages = other.poll(now_ps);
+            root.receive(1, &messages);
+            let messages = root.poll(now_ps);
+            other.receive(0, &messages);
             assert!(now_ps < ps(Duration::from_millis(10)), "a stall after two milliseconds");
         }
         (root, other, now_ps)
@@ -262,17 +262,17 @@ mod tests {
         }
         assert!(now_ps > 5 * root.bound_ps);
         root.has_sent(now_ps);
-        let said = root.poll(now_ps);
+        let messages = root.poll(now_ps);
         assert!(root.state().is_active(), "it waits for the other");
-        other.receive(0, &said);
-        let said = other.poll(now_ps);
-        assert_eq!(said.len(), 1, "it has everything");
+        other.receive(0, &messages);
+        let messages = other.poll(now_ps);
+        assert_eq!(messages.len(), 1, "it has everything");
         // The other's last message is on its way for nearly the bound.
         now_ps += root.bound_ps - 10;
         assert!(root.poll(now_ps).is_empty());
-        root.receive(1, &said);
-        let said = root.poll(now_ps);
-        other.receive(0, &said);
+        root.receive(1, &messages);
+        let messages = root.poll(now_ps);
+        other.receive(0, &messages);
         other.poll(now_ps);
         assert!(matches!((root.state(), other.state()), (State::Released, State::Released)));
     }
@@ -290,10 +290,10 @@ mod tests {
         now_ps += root.bound_ps.min(other.bound_ps) - 10;
         let first = other.reads[0];
         other.ops.protocol.read(first);
-        let said = other.poll(now_ps);
-        root.receive(1, &said);
-        let said = root.poll(now_ps);
-        other.receive(0, &said);
+        let messages = other.poll(now_ps);
+        root.receive(1, &messages);
+        let messages = root.poll(now_ps);
+        other.receive(0, &messages);
         other.poll(now_ps);
         assert!(matches!((root.state(), other.state()), (State::Released, State::Released)));
     }

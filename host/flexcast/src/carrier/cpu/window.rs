@@ -28,7 +28,7 @@ pub(crate) struct Window {
     chunks: u32,
     /// Chunks that each rank has seen.
     seen: Vec<u32>,
-    /// The least of `seen`, the own rank's apart, or what is taken for it after a wait.
+    /// The least of `seen` except the own rank's, or what is taken for it after a wait.
     acknowledged: u32,
     /// Since when there has been no room.
     full_since_ps: Option<u64>,
@@ -73,7 +73,7 @@ impl Window {
         Some(self.least()).filter(|seen| *seen < u32::MAX)
     }
 
-    /// Whether there are receivers, and all have said that they need nothing more by multicast.
+    /// Whether there are receivers, and all have reported that they need nothing more by multicast.
     pub(crate) fn is_left(&self) -> bool {
         self.seen.len() > 1 && self.least() == u32::MAX
     }

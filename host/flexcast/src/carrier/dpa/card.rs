@@ -24,7 +24,7 @@ struct Opened {
     process: Process,
     units: Mutex<Units>,
     serial: AtomicU32,
-    /// Image `sparse` beside this one.
+    /// Image `sparse` next to this one.
     aggregators: OnceLock<DpaCard>,
 }
 

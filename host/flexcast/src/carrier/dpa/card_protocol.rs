@@ -149,7 +149,7 @@ pub(crate) struct CardProtocol {
     given_ps: u64,
     /// Number of the last command that is carried out.
     acknowledged: u64,
-    /// That command was to look at the clock.
+    /// That command was to read the clock.
     timed: bool,
     completion: ProgressReport,
     detail: ProgressDetail,
@@ -246,7 +246,7 @@ impl CardProtocol {
         completion.reads = 0;
         (completion.armed_ps, completion.ready_ps) = (self.given_ps, now_ps);
         (completion.complete_ps, completion.released_ps, completion.deadline_ps) = (now_ps, now_ps, u64::MAX);
-        // The thread counts these, too, and tells the sum with its next report.
+        // The thread counts these, too, and reports the sum next time.
         let [barrier, ..] = &mut completion.messages;
         *barrier = barrier.wrapping_add(u32::BITS - (self.place.ranks() - 1).leading_zeros());
     }

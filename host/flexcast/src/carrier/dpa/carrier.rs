@@ -62,7 +62,7 @@ pub(crate) struct DpaCarrier {
     pub(crate) card: DpaCard,
     pub(crate) place: RankInfo,
     pub(crate) derived: Derived,
-    /// What the choice of an algorithm follows from, beside the operation.
+    /// What the choice of an algorithm follows from, in addition to the operation.
     pub(crate) conditions: Conditions,
     /// Whether operations keep off their connections.
     pub(crate) backoff: Backoff,

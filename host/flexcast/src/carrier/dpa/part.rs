@@ -232,7 +232,7 @@ impl Part {
         Ok(Self { card: card.clone(), config, derived, footprint, place, protocol, queues, direct, adders, own })
     }
 
-    /// Connects to the ranks that told `endpoints`, in the order of ranks, the own one among them. No rank may post an
+    /// Connects to the ranks of `endpoints`, in the order of ranks, the own one among them. No rank may post an
     /// operation before all have connected.
     ///
     /// # Errors

@@ -74,7 +74,7 @@ const fn run_at(contexts: usize, context: u64) -> u64 {
 
 impl Thread {
     /// Has the operation written, behind what else the message holds, and wakes the thread.
-    fn tell_operation(&mut self) -> Result<()> {
+    fn write_operation(&mut self) -> Result<()> {
         let target = self.memory.buffer().addr().offset(operation_at(self.streams.len()));
         self.mailbox.write(self.operation.as_bytes(), DeviceRange { address: target.get(), rkey: self.memory.id() });
         self.mailbox.ring()
@@ -257,7 +257,7 @@ impl Send {
         self.comes_back && self.transport == Transport::UcMulticast
     }
 
-    /// Whether the threads can be told of something new.
+    /// Whether the threads can be notified of something new.
     pub(crate) fn is_free(&mut self) -> Result<bool> {
         for thread in &mut self.threads {
             if !thread.mailbox.is_free()? {
@@ -301,7 +301,7 @@ impl Send {
         if self.prepared.take() == Some(operation) {
             for thread in &mut self.threads {
                 thread.operation.flags = 0;
-                thread.tell_operation()?;
+                thread.write_operation()?;
             }
             return Ok(());
         }
@@ -334,7 +334,7 @@ impl Send {
                 sequence_check: self.sequence,
                 ..Default::default()
             };
-            thread.tell_operation()?;
+            thread.write_operation()?;
         }
         Ok(())
     }
@@ -378,7 +378,7 @@ impl Send {
         self.closing = true;
         for thread in &mut self.threads {
             thread.operation.flags = OPERATION_CLOSED;
-            thread.tell_operation()?;
+            thread.write_operation()?;
         }
         Ok(())
     }

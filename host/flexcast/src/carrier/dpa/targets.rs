@@ -21,7 +21,7 @@ const USED_BYTES: usize = 32;
 /// is broken.
 const SENDS: u32 = 2;
 
-/// What a rank has said.
+/// What a rank has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// Nothing yet.
@@ -54,7 +54,7 @@ pub(crate) struct Targets {
     peers: Vec<Peer>,
     table: MemoryRegion,
     cq: CompletionQueue,
-    /// The first rank whose connection is broken, with the completion's status, until it is told.
+    /// The first rank whose connection is broken, with the completion's status, until it is returned.
     broken: Option<(u32, u32)>,
 }
 
@@ -103,7 +103,7 @@ impl Targets {
         Ok(self.peers.iter().all(|peer| peer.under_way == 0))
     }
 
-    /// A rank whose table cannot be reached any more, with the status of the work completion; told once.
+    /// A rank whose table cannot be reached any more, with the status of the work completion; returned once.
     pub(crate) fn take_broken(&mut self) -> Result<Option<(u32, u32)>> {
         self.take_completions()?;
         Ok(self.broken.take())
@@ -121,7 +121,7 @@ impl Targets {
         Ok(())
     }
 
-    /// Tells all ranks where this one wants the bytes of an operation. Only when [`Targets::is_free`].
+    /// Writes to all ranks where this one wants the bytes of an operation. Only when [`Targets::is_free`].
     pub(crate) fn publish(&mut self, operation: u32, address: u64, rkey: u32) -> Result<()> {
         let mut line = [0; USED_BYTES];
         let words = [u64::from(operation), address, u64::from(rkey), u64::from(operation)];
@@ -138,7 +138,7 @@ impl Targets {
         Ok(self.table.write(at as usize, &line)?)
     }
 
-    /// What a rank has said of an operation.
+    /// What a rank has written of an operation.
     pub(crate) fn of(&self, rank: u32, operation: u32) -> Result<Target> {
         let at = rank as usize * LINE_BYTES as usize;
         // The last word first: lines are written from the front.
@@ -153,7 +153,7 @@ impl Targets {
         Ok(Target::Known { address: self.table.read_u64(at + 8)?, rkey: self.table.read_u64(at + 16)? as u32 })
     }
 
-    /// Whether all ranks have said something of an operation.
+    /// Whether all ranks have written something of an operation.
     pub(crate) fn are_known(&self, operation: u32) -> Result<bool> {
         for peer in &self.peers {
             if self.of(peer.rank, operation)? == Target::Unknown {

@@ -6,7 +6,7 @@ use flexio::{Device, Provider};
 
 use crate::engine::datapath::Waiter;
 
-/// Lets time pass between two looks at what a card has written.
+/// Lets time pass between two polls of what a card has written.
 #[derive(Debug)]
 pub(crate) struct CardWaiter(Provider);
 

@@ -122,7 +122,7 @@ impl Maker {
         self.prepare(&operations)
     }
 
-    /// Bytes that a rank tells the others.
+    /// Bytes that a rank sends the others.
     pub(super) fn endpoint_bytes(&self) -> u64 {
         endpoint_bytes(self.place.ranks() - 1)
     }
@@ -150,7 +150,7 @@ fn room(need: Option<&Need>, ranks: u32) -> String {
     )
 }
 
-/// The first rank that has told nothing, if there is one.
+/// The first rank that has sent nothing, if there is one.
 fn without_room(endpoints: &[&[u8]], need: Option<&Need>) -> Option<Error> {
     let rank = endpoints.iter().position(|endpoint| endpoint.iter().all(|byte| *byte == 0))?;
     let reason = format!("its card has no room for {}", room(need, endpoints.len() as u32));
@@ -174,7 +174,7 @@ impl Pairs {
         need.filter(|_| algorithm == Algorithm::Sparse)
     }
 
-    /// Bytes that a rank tells the others of its queue pairs.
+    /// Bytes that a rank sends the others of its queue pairs.
     pub(super) fn endpoint_bytes(&self, need: Option<&Need>) -> u64 {
         need.map_or_else(|| self.maker.endpoint_bytes(), |need| need.endpoint_bytes(self.maker.place.ranks()))
     }
@@ -194,7 +194,7 @@ impl Pairs {
     }
 
     /// Makes queue pairs for all other ranks; a buffer with what they must know of them in its place among what all
-    /// tell. A card that has no room for them tells nothing: then no rank is connected.
+    /// send. A rank whose card has no room for them sends nothing: then no rank is connected.
     pub(super) fn offer(&self, need: Option<&Need>) -> Result<(Option<Pending>, Buffer)> {
         let Maker { place, pd, .. } = &self.maker;
         let bytes = self.endpoint_bytes(need);
@@ -220,12 +220,12 @@ impl Pairs {
     pub(super) fn connect(
         &mut self,
         pending: Option<Pending>,
-        told: &Buffer,
+        endpoints: &Buffer,
         need: Option<&Need>,
     ) -> std::result::Result<(), Refusal> {
         let Maker { place, link_gbit_per_s, .. } = self.maker;
         let bytes = self.endpoint_bytes(need) as usize;
-        let all = told.to_vec().map_err(Refusal::Here)?;
+        let all = endpoints.to_vec().map_err(Refusal::Here)?;
         let endpoints: Vec<&[u8]> = all.chunks_exact(bytes.max(1)).collect();
         if let Some(error) = without_room(&endpoints, need) {
             return Err(Refusal::Everywhere(error));

@@ -53,7 +53,7 @@ pub(crate) fn begin_collective<C: PairCarrier>(
     if need.is_some() && engine.carrier.conditions().ranks > 1 {
         // Its messages do not say what is called: the barrier does.
         let what = (posted.plan.kind().name(), posted.plan.summary(decision.algorithm()));
-        let (posted, setup) = pairs.meeting(posted, what, config)?;
+        let (posted, setup) = pairs.synchronization(posted, what, config)?;
         return begin_setup(engine, posted, setup, now_ps);
     }
     start_collective(engine, posted, now_ps)
@@ -158,7 +158,7 @@ pub(crate) fn finish<C: PairCarrier>(engine: &mut Engine<C>, operation: Operatio
             report.decision = Decision::of(Algorithm::Dissemination);
             return requests.finish(request, Ok(Done { send, receive, report }));
         }
-        Way::Meet(posted) => match start_collective(engine, *posted, now_ps) {
+        Way::Synchronize(posted) => match start_collective(engine, *posted, now_ps) {
             Ok(()) => return,
             Err(failed) => failed,
         },
@@ -166,8 +166,9 @@ pub(crate) fn finish<C: PairCarrier>(engine: &mut Engine<C>, operation: Operatio
             let Connecting { pending, need, posted } = *connecting;
             match engine.carrier.pairs_mut().connect(pending, &receive, need.as_ref()) {
                 Ok(()) => {
-                    let meeting = engine.carrier.pairs().meeting(posted, (name, summary), &engine.ops.core.config);
-                    match meeting.and_then(|(posted, setup)| begin_setup(engine, posted, setup, now_ps)) {
+                    let synchronization =
+                        engine.carrier.pairs().synchronization(posted, (name, summary), &engine.ops.core.config);
+                    match synchronization.and_then(|(posted, setup)| begin_setup(engine, posted, setup, now_ps)) {
                         Ok(()) => return,
                         Err(failed) => failed,
                     }

@@ -46,7 +46,7 @@ pub(super) enum WorkKind {
     Sparse(Call, Aggregation, [u64; 2]),
 }
 
-/// Who is to blame for what connections have met with, as far as that tells.
+/// Who is to blame for what connections have met with, as far as that shows.
 pub(crate) fn blame(own: u32, error: &p2p::Error) -> (u32, Cause) {
     match error {
         p2p::Error::Connection { peer, source: flexio::Error::Completion { status, .. } } => {
@@ -65,7 +65,7 @@ pub(crate) fn blame(own: u32, error: &p2p::Error) -> (u32, Cause) {
 pub(crate) fn called(error: &p2p::Error, own: Summary) -> Option<Event<'static>> {
     let p2p::Error::Mismatch { peer, peer_blocks, peer_call, bytes: [theirs, ours], .. } = error else { return None };
     let blocks = |Summary { kind, root, amount, .. }| Summary { kind, root, amount, ..own };
-    // They may differ in what a summary does not tell.
+    // They may differ in what a summary does not show.
     let blocks = (*peer_blocks).map(blocks).filter(|theirs| *theirs != own);
     let rank = *peer;
     (*peer_call).or(blocks).map(|called| {

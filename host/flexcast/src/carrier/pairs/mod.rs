@@ -2,7 +2,7 @@
 //! share.
 //!
 //! A communicator has no connections between all pairs of its ranks at first, since four queue pairs for each other
-//! rank are many and not every program needs them. Its first such collective makes them ([`connect`]): the ranks tell
+//! rank are many and not every program needs them. Its first such collective makes them ([`connect`]): the ranks send
 //! one another their queue pairs by an Allgather, which goes by what the communicator has anyway, and which carries the
 //! collective's own arguments to be compared ([`setup`]). From then on a collective is handed to a
 //! [`Group`](crate::p2p::Group) of these connections ([`exchange`]). A Barrier needs none: the carrier's own barrier is

@@ -1,4 +1,4 @@
-//! Operations of blocks that are run for something else: a Barrier, the Allgather by which ranks tell one another their
+//! Operations of blocks that are run for something else: a Barrier, the Allgather by which ranks send one another their
 //! queue pairs, and the wait until all are connected.
 
 use flexcast_proto::Summary;
@@ -33,10 +33,10 @@ pub(crate) enum Way {
     Connect(Box<Connecting>),
     /// It waits until all ranks are connected, for a collective that begins then: what was sent to a rank before would
     /// be lost.
-    Meet(Box<Posted<Collective>>),
+    Synchronize(Box<Posted<Collective>>),
 }
 
-/// What is to be done when all ranks have told their queue pairs.
+/// What is to be done when all ranks have sent their queue pairs.
 #[derive(Debug)]
 pub(crate) struct Connecting {
     /// The own ones; none if the card has no room for them.
@@ -49,7 +49,7 @@ pub(crate) struct Connecting {
 impl SetupOperation {
     /// Whether it carries nothing.
     pub(crate) const fn is_barrier(&self) -> bool {
-        matches!(self.way, Way::Barrier | Way::Meet(_))
+        matches!(self.way, Way::Barrier | Way::Synchronize(_))
     }
 }
 
@@ -67,7 +67,7 @@ impl Purpose for Option<Box<SetupOperation>> {
         let Posted { send, receive, .. } = match self.map(|setup| setup.way) {
             None | Some(Way::Barrier) => return Box::new(failed),
             Some(Way::Connect(connecting)) => connecting.posted,
-            Some(Way::Meet(posted)) => *posted,
+            Some(Way::Synchronize(posted)) => *posted,
         };
         Box::new(Failed { send, receive: Some(receive), ..failed })
     }
@@ -84,7 +84,7 @@ impl Pairs {
     ///
     /// # Errors
     /// No memory: with the buffers.
-    pub(crate) fn meeting(
+    pub(crate) fn synchronization(
         &self,
         posted: Posted<Collective>,
         (name, summary): (&'static str, Summary),
@@ -96,7 +96,7 @@ impl Pairs {
         };
         let (request, posted_ps) = (posted.request, posted.posted_ps);
         let plan = self.plan(0, config);
-        let setup = SetupOperation { name, summary, way: Way::Meet(Box::new(posted)) };
+        let setup = SetupOperation { name, summary, way: Way::Synchronize(Box::new(posted)) };
         Ok((Posted { request, plan, send: None, receive, posted_ps }, Box::new(setup)))
     }
 

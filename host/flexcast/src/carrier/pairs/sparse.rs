@@ -53,7 +53,7 @@ pub(crate) enum Fault {
     },
     /// An aggregator that is no rank names the one to blame.
     #[error("an aggregator says that the operation fails because of rank {rank} ({cause:?})")]
-    Told {
+    Reported {
         /// The failed rank.
         rank: u32,
         /// What has happened.
@@ -74,11 +74,11 @@ impl Fault {
             Self::Shard(AggregatorFailure { status: Ok(SparseStatus::Element) | Err(_), .. }) | Self::Here(_) => None,
             Self::Aggregator { .. } => None,
             Self::Shard(failure) => Some(failure.worker),
-            Self::Silent(rank) | Self::Told { rank, .. } => Some(*rank),
+            Self::Silent(rank) | Self::Reported { rank, .. } => Some(*rank),
         }
     }
 
-    /// What the protocol is told has happened.
+    /// What is reported to the protocol as the cause.
     pub(super) const fn cause(&self) -> Cause {
         match self {
             Self::Link(sparse::Error::Connection { source: flexio::Error::Completion { status, .. }, .. }) => {
@@ -90,7 +90,7 @@ impl Fault {
             Self::Silent(_) => Cause::Silent(WaitedFor::Block),
             Self::Link(sparse::Error::FixedPoint(_)) => Cause::Contribution,
             Self::Aggregator { number, .. } => Cause::Aggregator(*number),
-            Self::Told { cause, .. } => *cause,
+            Self::Reported { cause, .. } => *cause,
             Self::Link(
                 sparse::Error::Connection { .. }
                 | sparse::Error::Protocol { .. }
@@ -230,7 +230,7 @@ impl Need {
         Ok([Party::Worker(0), Party::Aggregator(0)].map(|party| endpoint_bytes(party, &settings)))
     }
 
-    /// Bytes that a rank tells the others.
+    /// Bytes that a rank sends the others.
     pub(super) fn endpoint_bytes(&self, ranks: u32) -> u64 {
         if self.external > 0 {
             return external::PROPOSAL_BYTES as u64;
@@ -282,7 +282,7 @@ impl PendingSession {
         }
     }
 
-    /// Connects with the ranks that have told these endpoints, in their order. `before`: connections for the same,
+    /// Connects with the ranks of these endpoints, in their order. `before`: connections for the same,
     /// which these replace.
     pub(super) fn connect(self, endpoints: &[&[u8]], before: Option<Session>) -> Result<Session> {
         match self {
@@ -329,7 +329,7 @@ impl Session {
         }
     }
 
-    /// Moves all sides on. Tells whether anything has happened.
+    /// Moves all sides on. Returns whether anything has happened.
     pub(super) fn advance(&mut self, send: Option<&Buffer>, receive: &mut Buffer, now_ps: u64) -> Result<bool> {
         match self {
             Self::Ranks(between) => between.advance(send, receive, now_ps),

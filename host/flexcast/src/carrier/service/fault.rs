@@ -24,8 +24,8 @@ impl fmt::Display for ServiceFault {
             Self::Service(error) => error.fmt(f),
             Self::Own(error) => error.fmt(f),
             Self::Late => f.write_str(
-                "it has not ended in time: raise `operation` of the service options, or look for \
-                a rank that has not called it",
+                "it has not ended in time: raise `operation` of the service options, or find \
+                the rank that has not called it",
             ),
         }
     }

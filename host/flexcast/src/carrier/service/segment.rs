@@ -1,9 +1,9 @@
 //! Memory that the ranks of a host share: with hierarchical delivery data comes there once per host, and each rank
 //! copies it from there.
 //!
-//! The first rank of a host makes it, without a name in the file system, and tells its process and descriptor. The
+//! The first rank of a host makes it, without a name in the file system, and sends its process and descriptor. The
 //! others open the descriptor of that process, which the system allows to programs of the same user that see each
-//! other's processes. A token in the memory shows that it is the one that was told of.
+//! other's processes. A token in the memory shows that it is the one that was meant.
 #![allow(unsafe_code)] // A card is given the memory by its address.
 
 use std::fs::{OpenOptions, read_link};
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_is_what_was_told() {
+    fn a_handle_is_decoded_as_it_was_encoded() {
         let handle = Handle { process: 77, descriptor: 5, token: [1 << 60, 3] };
         assert_eq!(Handle::decode(&handle.encode()), Some(handle));
         assert_eq!((Handle::decode(&[0; 23]), Handle::decode(&[])), (None, None));
@@ -176,7 +176,7 @@ mod tests {
         assert!(Made::new(u64::MAX).unwrap_err().contains("more than there can be"));
     }
 
-    /// Another process of the user opens it by what it is told.
+    /// Another process of the user opens it by its handle.
     #[test]
     fn another_process_opens_the_memory() {
         let made = Made::new(5000).unwrap();

@@ -21,30 +21,32 @@ use crate::op::service_options::{ControlReport, ServiceOptions};
 /// Exchanges of [`set_up`].
 pub(crate) const EXCHANGES: u32 = 4;
 
-/// Begins what a rank tells that goes on without.
+/// Begins what a rank sends that goes on without.
 const WITHOUT: &[u8] = b"without: ";
-/// Longest reason that is told.
+/// Longest reason that is sent.
 const REASON_BYTES: usize = 512;
 
-type Told<T> = std::result::Result<T, String>;
+/// What a rank has, or why it goes on without.
+type Attempt<T> = std::result::Result<T, String>;
 
-fn told<T>(own: &Told<T>, tell: impl FnOnce(&T) -> Vec<u8>) -> Vec<u8> {
+/// What a rank sends in an exchange.
+fn encoded<T>(own: &Attempt<T>, encode: impl FnOnce(&T) -> Vec<u8>) -> Vec<u8> {
     match own {
-        Ok(own) => tell(own),
+        Ok(own) => encode(own),
         Err(reason) => [WITHOUT, &reason.as_bytes()[..reason.len().min(REASON_BYTES)]].concat(),
     }
 }
 
 /// The first rank that goes on without, and why.
-fn without(all: &[Vec<u8>]) -> Told<()> {
-    match (0..).zip(all).find_map(|(rank, told)| Some((rank, told.strip_prefix(WITHOUT)?))) {
+fn without(all: &[Vec<u8>]) -> Attempt<()> {
+    match (0..).zip(all).find_map(|(rank, bytes)| Some((rank, bytes.strip_prefix(WITHOUT)?))) {
         None => Ok(()),
         Some((rank, reason)) => Err(format!("rank {rank}: {}", String::from_utf8_lossy(reason))),
     }
 }
 
 /// Where the service processes of this rank's host listen, and their secret.
-fn own_processes(options: &ServiceOptions) -> Told<(Vec<SocketAddr>, Secret)> {
+fn own_processes(options: &ServiceOptions) -> Attempt<(Vec<SocketAddr>, Secret)> {
     let Some(first) = options.endpoints.first() else {
         return Err("no service process is named: give host:port (FLEXCAST_SERVICE)".to_owned());
     };
@@ -53,7 +55,7 @@ fn own_processes(options: &ServiceOptions) -> Told<(Vec<SocketAddr>, Secret)> {
         found.ok_or_else(|| format!("{name} has no address"))
     };
     let addresses: Vec<SocketAddr> = if options.endpoints.len() > 1 {
-        options.endpoints.iter().map(resolve).collect::<Told<_>>()?
+        options.endpoints.iter().map(resolve).collect::<Attempt<_>>()?
     } else {
         let first = resolve(first)?;
         let port = |index: u32| u16::try_from(u32::from(first.port()) + index);
@@ -68,7 +70,7 @@ fn own_processes(options: &ServiceOptions) -> Told<(Vec<SocketAddr>, Secret)> {
     Ok((addresses, secret))
 }
 
-/// Who is where, as all ranks have told.
+/// Who is where, by what all ranks have sent.
 struct Map {
     topology: Topology,
     places: Vec<Place>,
@@ -79,28 +81,28 @@ struct Map {
 }
 
 /// Ranks that name the same service processes are of one host.
-fn map(all: &[Vec<u8>]) -> Told<Map> {
+fn map(all: &[Vec<u8>]) -> Attempt<Map> {
     let mut hosts: Vec<&[u8]> = Vec::new();
     let mut lists: Vec<Vec<SocketAddr>> = Vec::new();
     let mut localities = Vec::new();
     let mut communicator = None;
     let mut first = None;
-    for (rank, told) in all.iter().enumerate() {
-        let (number, told) = told.split_first_chunk().ok_or_else(|| format!("rank {rank} tells no addresses"))?;
+    for (rank, bytes) in all.iter().enumerate() {
+        let (number, rest) = bytes.split_first_chunk().ok_or_else(|| format!("rank {rank} gives no addresses"))?;
         communicator.get_or_insert(u64::from_le_bytes(*number));
-        let settings = told.split_first_chunk::<SETTINGS_BYTES>();
-        let settings = settings.and_then(|(settings, told)| Some((Settings::decode(settings)?, told)));
-        let (settings, told) = settings.ok_or_else(|| format!("rank {rank} tells no settings"))?;
+        let settings = rest.split_first_chunk::<SETTINGS_BYTES>();
+        let settings = settings.and_then(|(settings, addresses)| Some((Settings::decode(settings)?, addresses)));
+        let (settings, addresses) = settings.ok_or_else(|| format!("rank {rank} gives no settings"))?;
         let expected = *first.get_or_insert(settings);
         if settings != expected {
             return Err(format!("rank {rank} has {settings}, but rank 0 {expected}: give all ranks the same"));
         }
-        let host = hosts.iter().position(|known| *known == told).unwrap_or_else(|| {
-            hosts.push(told);
+        let host = hosts.iter().position(|known| *known == addresses).unwrap_or_else(|| {
+            hosts.push(addresses);
             hosts.len() - 1
         });
         if lists.len() < hosts.len() {
-            let text = std::str::from_utf8(told).map_err(|_| format!("rank {rank} tells no addresses"))?;
+            let text = std::str::from_utf8(addresses).map_err(|_| format!("rank {rank} gives no addresses"))?;
             let list = text.split(',').map(str::parse).collect::<std::result::Result<_, _>>();
             lists.push(list.map_err(|error| format!("rank {rank}: {error}"))?);
         }
@@ -119,14 +121,14 @@ fn map(all: &[Vec<u8>]) -> Told<Map> {
     Ok(Map { topology, places, processes, group: communicator as u32, communicator })
 }
 
-/// Tells of the group, and waits until all of its processes take part.
+/// Announces the group, and waits until all of its processes take part.
 fn join(
     session: &mut Session,
     group: &Group,
     (number, rank): (u32, u32),
     bound: Duration,
     waiter: &dyn Waiter,
-) -> Told<()> {
+) -> Attempt<()> {
     let text = |error: flexcast_service::Error| error.to_string();
     session.client().join(group).map_err(text)?;
     let begun = Instant::now();
@@ -150,7 +152,7 @@ struct Own {
     made: Made,
     id: MemoryId,
     /// Whether the service process knows it.
-    known: Told<()>,
+    known: Attempt<()>,
 }
 
 /// Makes the segment of a host on its first rank, and waits until its service process knows it.
@@ -160,7 +162,7 @@ fn make_segment(
     pd: &ProtectionDomain,
     (bytes, bound): (u64, Duration),
     waiter: &dyn Waiter,
-) -> Told<Own> {
+) -> Attempt<Own> {
     let text = |error: flexcast_service::Error| error.to_string();
     let made = Made::new(session.client().segment_bytes(map.group, rank, bytes).map_err(text)?)?;
     let id = session.client().share(made.region(pd)?).map_err(text)?;
@@ -168,7 +170,7 @@ fn make_segment(
     Ok(Own { made, id, known })
 }
 
-fn wait_for_key(session: &mut Session, id: MemoryId, bound: Duration, waiter: &dyn Waiter) -> Told<()> {
+fn wait_for_key(session: &mut Session, id: MemoryId, bound: Duration, waiter: &dyn Waiter) -> Attempt<()> {
     let text = |error: flexcast_service::Error| error.to_string();
     let begun = Instant::now();
     while session.client().key(id).map_err(text)?.is_none() {
@@ -183,17 +185,17 @@ fn wait_for_key(session: &mut Session, id: MemoryId, bound: Duration, waiter: &d
     Ok(())
 }
 
-/// Opens the segment of the host on a rank that is not its first. `told`: what the ranks have said of what they have
-/// made.
+/// Opens the segment of the host on a rank that is not its first. `handles`: what the ranks have sent of what they
+/// have made.
 fn open_segment(
     session: &mut Session,
     (map, rank): (&Map, u32),
-    told: &[Vec<u8>],
+    handles: &[Vec<u8>],
     pd: &ProtectionDomain,
     bytes: u64,
-) -> Told<Segment> {
+) -> Attempt<Segment> {
     let first = polled_rank(&map.topology, Delivery::Hierarchical, rank);
-    let handle = told.get(first as usize).and_then(|told| Handle::decode(told));
+    let handle = handles.get(first as usize).and_then(|handle| Handle::decode(handle));
     let handle = handle.ok_or_else(|| format!("rank {first}, the first of its host, has no memory to share"))?;
     let bytes = session.client().segment_bytes(map.group, rank, bytes).map_err(|error| error.to_string())?;
     Segment::open(&handle, bytes, pd)
@@ -213,11 +215,11 @@ pub(crate) fn set_up(parts: Parts, exchange: &mut dyn Exchange) -> Result<(Parts
     let mut number = [0; 8];
     getrandom::fill(&mut number)
         .map_err(|error| Error::Argument { operation: "random numbers", reason: error.to_string() })?;
-    let own_told = |(addresses, _): &(Vec<SocketAddr>, Secret)| {
+    let encode = |(addresses, _): &(Vec<SocketAddr>, Secret)| {
         let texts: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
         [number.as_slice(), &settings.encode(), texts.join(",").as_bytes()].concat()
     };
-    let all = exchange.exchange("flexcast service processes", &told(&own, own_told))?;
+    let all = exchange.exchange("flexcast service processes", &encoded(&own, encode))?;
     let agreed = without(&all).and_then(|()| map(&all));
 
     let connected = agreed.as_ref().map_err(Clone::clone).and_then(|map| {
@@ -228,8 +230,8 @@ pub(crate) fn set_up(parts: Parts, exchange: &mut dyn Exchange) -> Result<(Parts
         Session::connect_with_keys(pd, map.places[rank as usize].process, secret, timing, keys)
             .map_err(|error| error.to_string())
     });
-    let all = exchange.exchange("flexcast service sessions", &told(&connected, |_| Vec::new()))?;
-    // What a rank tells that has no map is what all know by then.
+    let all = exchange.exchange("flexcast service sessions", &encoded(&connected, |_| Vec::new()))?;
+    // What a rank sends that has no map is what all know by then.
     let agreed = agreed.and_then(|map| without(&all).map(|()| map));
 
     let joined = agreed.as_ref().map_err(Clone::clone).and_then(|map| {
@@ -245,11 +247,11 @@ pub(crate) fn set_up(parts: Parts, exchange: &mut dyn Exchange) -> Result<(Parts
         });
         Ok((session, made))
     });
-    let own_told = |(_, made): &(Session, Option<Told<Own>>)| match made {
+    let encode = |(_, made): &(Session, Option<Attempt<Own>>)| match made {
         Some(Ok(Own { made, known: Ok(()), .. })) => made.handle().encode(),
         _ => Vec::new(),
     };
-    let all = exchange.exchange("flexcast service groups", &told(&joined, own_told))?;
+    let all = exchange.exchange("flexcast service groups", &encoded(&joined, encode))?;
     let agreed = agreed.and_then(|map| without(&all).map(|()| map)).and_then(|map| Ok((map, joined?)));
 
     // Of each rank its part in the segment, and whether it can be used.
@@ -268,7 +270,7 @@ pub(crate) fn set_up(parts: Parts, exchange: &mut dyn Exchange) -> Result<(Parts
         (map, session, segment, usable)
     });
     let usable = joined.as_ref().map_or(Ok(()), |(.., usable)| usable.clone());
-    let all = exchange.exchange("flexcast service segments", &told(&usable, |()| Vec::new()))?;
+    let all = exchange.exchange("flexcast service segments", &encoded(&usable, |()| Vec::new()))?;
     let (map, session, segment) = match joined {
         Ok((map, session, mut segment, _)) => {
             let usable = without(&all);
@@ -302,8 +304,8 @@ mod tests {
         let with = |options: &ServiceOptions, text: &str| {
             [7u64.to_le_bytes().as_slice(), &Settings::of(options).encode(), text.as_bytes()].concat()
         };
-        let told = |text: &str| with(&ServiceOptions::default(), text);
-        let (a, b) = (told("10.0.0.1:1,10.0.0.1:2"), told("10.0.0.2:1,10.0.0.2:2,10.0.0.2:3"));
+        let with_default = |text: &str| with(&ServiceOptions::default(), text);
+        let (a, b) = (with_default("10.0.0.1:1,10.0.0.1:2"), with_default("10.0.0.2:1,10.0.0.2:2,10.0.0.2:3"));
         let other =
             with(&ServiceOptions::default().delivery(ServiceDelivery::Flat), "10.0.0.2:1,10.0.0.2:2,10.0.0.2:3");
         let error = map(&[a.clone(), b.clone(), other]).map(|_| ()).unwrap_err();
@@ -317,8 +319,8 @@ mod tests {
 
     #[test]
     fn the_first_rank_without_is_named() {
-        let own: Told<()> = Err("no room".to_owned());
-        assert_eq!(without(&[vec![], told(&own, |()| vec![])]), Err("rank 1: no room".to_owned()));
+        let own: Attempt<()> = Err("no room".to_owned());
+        assert_eq!(without(&[vec![], encoded(&own, |()| vec![])]), Err("rank 1: no room".to_owned()));
         assert_eq!(without(&[vec![], vec![1]]), Ok(()));
         let options = ServiceOptions::new(vec!["127.0.0.1:65535".to_owned()], "");
         assert!(own_processes(&options).unwrap_err().contains("4 ports"));

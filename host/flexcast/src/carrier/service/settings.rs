@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_what_was_told() {
+    fn settings_are_decoded_as_they_were_encoded() {
         for (delivery, name) in NAMES {
             let options = ServiceOptions::default().delivery(delivery).thresholds(3, 1 << 40).segment_bytes(12345);
             let options = options.datapath_control(Control::Device);

@@ -27,13 +27,13 @@ use self::inbox::{Inbox, under_way};
 use self::operation::{Operation, UdpStream};
 use self::receive::{Landings, Overflows};
 use super::datagram::{Codec, HEADER_BYTES, MOST_CHUNKS, PSN_BITS, Secret};
-use super::fanout::{Bell, Fanout, RING_BYTES};
+use super::fanout::{Fanout, RING_BYTES, WakeUp};
 use super::interface::Interface;
 use super::pace::Pace;
 use super::path::Probing;
 use super::sockets::{self, RUN_BYTES, Sockets};
 use super::tap::Tap;
-use super::waiter::{Door, SocketWaiter};
+use super::waiter::{ListenerWatch, SocketWaiter};
 use super::workers::Workers;
 use crate::carrier::cpu::incoming::Incoming;
 use crate::carrier::cpu::stripes::Stripes;
@@ -70,7 +70,7 @@ const REORDER_CHUNKS: u32 = 16;
 /// Waits for acknowledgements: processes are not always run.
 const WAITS: Waits = Waits { first_ps: 2_000_000_000, longest_ps: 64_000_000_000, most: u32::MAX };
 
-/// Longest that the end of an operation waits until the system has taken what this rank has said.
+/// Longest that the end of an operation waits until the system has taken what this rank has sent.
 const LINGER_PS: u64 = 1_000_000_000_000;
 
 /// Tokens of the sockets; connections have their numbers.
@@ -79,7 +79,7 @@ const OWN: u64 = GROUP + 1;
 /// Of where ranks connect.
 const SHARED_LISTENER: u64 = GROUP + 2;
 /// Of what wakes this rank for the datagrams that the ranks of its computer share.
-const BELL: u64 = GROUP + 3;
+const WAKE_UP: u64 = GROUP + 3;
 
 /// What connects a communicator with its peers.
 pub(crate) struct Links {
@@ -124,7 +124,7 @@ pub(crate) struct UdpCarrier {
     ready: Vec<u64>,
     /// What is waited for on each connection.
     interests: Vec<Option<Interest>>,
-    /// What decided of the frames that wait in connections, when they were last looked at.
+    /// What decided of the frames that wait in connections, when they were last checked.
     held_at: Option<(bool, u32, u32)>,
     incoming: Incoming,
     window: Window,
@@ -138,12 +138,12 @@ pub(crate) struct UdpCarrier {
     sent: SendReport,
     /// The operation in which a neighbour has been named that does not answer reads.
     blamed_in: u32,
-    /// Part of a message between two ranks has come since the last look.
-    heard: bool,
+    /// Part of a message between two ranks has come since the last poll.
+    received_part: bool,
     /// Memory of the last operation between pairs of ranks.
     spare: Spare,
     /// The same of sparse ones.
-    spare_spots: messages::Spare,
+    spare_slots: messages::Spare,
     /// What sparse AllReduces have found.
     densities: Densities,
     /// Whether multicast arrives.
@@ -152,7 +152,7 @@ pub(crate) struct UdpCarrier {
     _probing: Option<Probing>,
     /// Bytes of temporary memory that the last operations were long enough to have kept.
     spare_limit: usize,
-    /// When an operation that is over ends although something that this rank has said waits.
+    /// When an operation that is over ends although something that this rank has sent waits.
     lingers_ps: Option<u64>,
 }
 
@@ -172,8 +172,8 @@ impl UdpCarrier {
         match &fanout {
             None => waiter.add(of_group, GROUP)?,
             Some(fanout) => {
-                if let Some(bell) = fanout.bell() {
-                    waiter.add(bell.as_fd(), BELL)?;
+                if let Some(wake_up) = fanout.wake_up() {
+                    waiter.add(wake_up.as_fd(), WAKE_UP)?;
                 }
                 waiter.add_fanout(Arc::clone(fanout));
                 if !fanout.has_all() {
@@ -230,9 +230,9 @@ impl UdpCarrier {
             statistics: Statistics::default(),
             sent: SendReport::default(),
             blamed_in: FIRST_OPERATION.wrapping_sub(1),
-            heard: false,
+            received_part: false,
             spare: Spare::default(),
-            spare_spots: messages::Spare::default(),
+            spare_slots: messages::Spare::default(),
             densities: Densities::default(),
             reception,
             _probing: probing,
@@ -298,12 +298,12 @@ impl UdpCarrier {
                         true
                     }
                 },
-                BELL => {
-                    self.fanout.iter().filter_map(|fanout| fanout.bell()).for_each(Bell::attend);
+                WAKE_UP => {
+                    self.fanout.iter().filter_map(|fanout| fanout.wake_up()).for_each(WakeUp::drain);
                     true
                 }
                 OWN => self.receive_acknowledgements(ops)?,
-                SHARED_LISTENER => self.mesh.admit(&mut Door(&self.waiter, SHARED_LISTENER)),
+                SHARED_LISTENER => self.mesh.admit(&mut ListenerWatch(&self.waiter, SHARED_LISTENER)),
                 number => self.receive_frames(ops, number as usize),
             };
         }
@@ -323,12 +323,12 @@ impl UdpCarrier {
         }
     }
 
-    /// Lends the inbox to a function that receives what peers have sent.
+    /// Passes the inbox to a function that receives what peers have sent.
     fn listen(&mut self, ops: &mut UdpOperations, receive: impl FnOnce(&mut Mesh, &mut Inbox<'_>) -> bool) -> bool {
         let mut inbox = Inbox::new(ops);
         let any = receive(&mut self.mesh, &mut inbox);
-        let Inbox { heard, served, wrong, disagrees, reports, .. } = inbox;
-        self.heard |= heard;
+        let Inbox { received_part, served, wrong, disagrees, reports, .. } = inbox;
+        self.received_part |= received_part;
         served.into_iter().for_each(|(to, read)| self.mesh.serve(to, read));
         reports.into_iter().for_each(|(from, report)| self.take_report(ops, from, report));
         if let Some((rank, [theirs, own])) = disagrees {
@@ -394,7 +394,7 @@ impl UdpCarrier {
         }
     }
 
-    /// Whether an operation that is over here does not end yet, since what this rank has said of it still waits for the
+    /// Whether an operation that is over here does not end yet, since what this rank has sent of it still waits for the
     /// system, or for a peer that has not taken the connection yet: the caller may stay away for long once it has
     /// ended, and a connection is made by both sides.
     fn lingers(&mut self, ops: &UdpOperations, now_ps: u64) -> bool {
@@ -570,8 +570,8 @@ impl Carrier for UdpCarrier {
     fn advance(engine: &mut Engine<Self>, mut moved: bool, now_ps: u64) -> Result<bool> {
         let Engine { carrier, ops, .. } = engine;
         moved |= carrier.resume(ops);
-        let heard = std::mem::take(&mut carrier.heard);
-        moved |= carrier.exchange(ops, heard, now_ps);
+        let received_part = std::mem::take(&mut carrier.received_part);
+        moved |= carrier.exchange(ops, received_part, now_ps);
         moved |= watch::detect_losses(ops, &mut carrier.incoming, receive::QUIET_PS, now_ps);
         let has_given_up =
             |ops: &UdpOperations| ops.current.as_ref().is_some_and(|operation| operation.stream.given_up);
@@ -664,7 +664,7 @@ impl Carrier for UdpCarrier {
             let steps_ps = activations_ps(&operation.plan, self.config_of(ops, &operation.plan));
             ops.observe(operation, steps_ps, operation.stream.watch);
             operation.report.late_chunks = self.incoming.late();
-            operation.report.overflowed_datagrams = self.tell_overflows(ops.core.place.rank(), operation)?;
+            operation.report.overflowed_datagrams = self.report_overflows(ops.core.place.rank(), operation)?;
             self.end_reception(ops, operation);
         }
         Ok(())

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::datagram::{Codec, HEADER_BYTES, Kind, PathMessage};
 use super::interface::{Interface, UDP_BYTES};
-use super::part::{address, beside_loopback, v6};
+use super::part::{address, mixed_loopback, v6};
 use super::path::unfragmented;
 use super::sockets::{Sockets, at};
 use crate::bootstrap::Exchange;
@@ -90,7 +90,7 @@ fn misfit(all: &[Own]) -> Option<Error> {
             return differs(rank, ("address", "FLEXCAST_INTERFACE: addresses of IPv4 or of IPv6"), &theirs, &of_first);
         }
     }
-    let (rank, reason) = beside_loopback((0..).zip(all).map(|(rank, own)| (rank, address(&own.address))))?;
+    let (rank, reason) = mixed_loopback((0..).zip(all).map(|(rank, own)| (rank, address(&own.address))))?;
     misfit(rank, reason)
 }
 

@@ -386,7 +386,7 @@ fn choose(all: &[Candidate], wanted: Option<&str>, group: Option<IpAddr>) -> Res
     Err(refuse(format!("{what}{of}; there are: {known}")))
 }
 
-/// The path MTU from an address to where it multicasts, if the system tells.
+/// The path MTU from an address to where it multicasts, if the system knows it.
 fn path_mtu_bytes(address: IpAddr) -> Option<u32> {
     let IpAddr::V4(own) = address else { return None };
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).ok()?;

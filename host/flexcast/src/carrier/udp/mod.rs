@@ -21,7 +21,7 @@ mod path;
 mod pump;
 pub(crate) mod sockets;
 mod tap;
-mod told;
+mod tuning_bytes;
 pub(crate) mod waiter;
 mod workers;
 

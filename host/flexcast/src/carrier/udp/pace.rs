@@ -1,9 +1,9 @@
 //! Rate at which a root multicasts: what the user asks for, or less while receivers have no room.
 //!
 //! A receiver whose socket buffer has overflowed says so with its acknowledgements. The root then goes on at three
-//! quarters of the rate at which its block has been acknowledged, and lowers that again if it hears so again later.
-//! Each operation without such a message raises the rate by an eighth, until it is twice as high as it was when the
-//! first one came; then the window alone limits the root again.
+//! quarters of the rate at which its block has been acknowledged, and lowers that again if a receiver reports that
+//! again. Each operation without such a message raises the rate by an eighth, until it is twice as high as it was when
+//! the first one came; then the window alone limits the root again.
 
 /// Picoseconds in a second.
 const SECOND_PS: u128 = 1_000_000_000_000;
@@ -31,7 +31,7 @@ pub(super) struct Pace {
     first: u64,
     /// When the last reduction was made.
     lowered_ps: Option<u64>,
-    /// Whether a receiver has said that it has no room since the operation began.
+    /// Whether a receiver has reported that it has no room since the operation began.
     overflowed: bool,
     /// When what has been sent has gone at the rate.
     next_ps: u64,
@@ -140,7 +140,7 @@ mod tests {
 
     const MS: u64 = 1_000_000_000;
 
-    /// Bytes that go in so many milliseconds, looked at in steps of one.
+    /// Bytes that go in so many milliseconds, polled in steps of one.
     fn sent_in(pace: &mut Pace, from_ms: u64, ms: u64) -> u64 {
         let mut bytes = 0;
         for at_ms in from_ms..from_ms + ms {

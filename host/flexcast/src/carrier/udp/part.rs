@@ -17,11 +17,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::carrier::{Links, UdpCarrier};
 use super::datagram::{Codec, Secret};
-use super::fanout::{self, Bell, Fanout, Meeting, Member};
+use super::fanout::{self, Fanout, Handshake, Member, WakeUp};
 use super::interface::{Interface, LEAST_MTU_BYTES, MOST_MTU_BYTES};
 use super::path::{self, PathMtu, Probing};
 use super::sockets::{self, Sockets, at};
-use super::told;
+use super::tuning_bytes;
 use super::waiter::SocketWaiter;
 use crate::carrier::Parts;
 use crate::carrier::card::{Card, CarrierCard, CarrierPart, DatapathKind};
@@ -38,10 +38,10 @@ use crate::plan::peers::peers;
 /// Bytes of the header of TCP without options.
 const TCP_BYTES: u32 = 20;
 const MAGIC: [u8; 4] = *b"FXUD";
-/// Version of what ranks tell one another, and of all that they send afterwards.
+/// Version of what ranks exchange at first, and of all that they send afterwards.
 const VERSION: u32 = 8;
 
-/// What a rank tells the others.
+/// What a rank sends the others in the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Endpoint {
@@ -50,7 +50,7 @@ struct Endpoint {
     rank: U32,
     ranks: U32,
     communicator: U64,
-    /// Ranks of one computer, and one network namespace of it, tell the same.
+    /// Equal for ranks of one computer and one network namespace of it.
     host: U64,
     /// IPv6, or IPv4 mapped to it.
     address: [u8; 16],
@@ -71,7 +71,7 @@ struct Endpoint {
     big_endian: U32,
     chain_mapping: U64,
     /// Number of the socket on which ranks of its computer connect to share memory; 0: it shares none.
-    door: U64,
+    shared_listener: U64,
     /// Whom its process runs for: memory is shared among processes of one user.
     user: U64,
     /// Of rank 0, it is the communicator's.
@@ -94,7 +94,7 @@ struct Endpoint {
 impl Endpoint {
     /// Whether both are of one computer and user, and want to share memory.
     fn shares_memory_with(&self, other: &Self) -> bool {
-        let is_open = self.door.get() != 0 && other.door.get() != 0;
+        let is_open = self.shared_listener.get() != 0 && other.shared_listener.get() != 0;
         is_open && (self.host, self.user) == (other.host, other.user)
     }
 }
@@ -128,7 +128,8 @@ pub(crate) struct Part {
     /// Where probes of paths are answered.
     path_socket: Socket,
     listener: TcpListener,
-    door: Option<(UnixListener, Bell)>,
+    /// Where ranks of this computer connect to share memory, and what wakes this rank for their datagrams.
+    shared_listener: Option<(UnixListener, WakeUp)>,
     own: Endpoint,
     /// Where aggregators are that are no ranks.
     aggregators: Vec<SocketAddr>,
@@ -230,11 +231,11 @@ impl Part {
         let mut word = || words.next().unwrap_or_default();
         let number = word().get() | 1;
         let shares = interface.options().shared_memory.unwrap_or(true);
-        let door = shares.then(|| Ok((mesh::listen_shared(number)?, Bell::new(number)?)));
-        let door = door.and_then(|door: std::io::Result<_>| {
+        let shared_listener = shares.then(|| Ok((mesh::listen_shared(number)?, WakeUp::new(number)?)));
+        let shared_listener = shared_listener.and_then(|made: std::io::Result<_>| {
             let warn =
                 |error: &std::io::Error| tracing::warn!(%error, "no memory is shared with ranks of this computer");
-            door.inspect_err(warn).ok()
+            made.inspect_err(warn).ok()
         });
         let own = Endpoint {
             magic: MAGIC,
@@ -255,7 +256,7 @@ impl Part {
             chains: config.chains.into(),
             big_endian: u32::from(cfg!(target_endian = "big")).into(),
             chain_mapping: config.chain_mapping.digest().into(),
-            door: door.as_ref().map_or(0, |_| number).into(),
+            shared_listener: shared_listener.as_ref().map_or(0, |_| number).into(),
             user: u64::from(nix::unistd::geteuid().as_raw()).into(),
             subgroups: subgroups.into(),
             aggregators: (aggregators.len() as u32).into(),
@@ -265,33 +266,43 @@ impl Part {
             algorithm: (config.algorithm as u32).into(),
             secret: std::array::from_fn(|_| word()),
         };
-        Ok(Self { interface: interface.clone(), place, config, socket, path_socket, listener, door, own, aggregators })
+        Ok(Self {
+            interface: interface.clone(),
+            place,
+            config,
+            socket,
+            path_socket,
+            listener,
+            shared_listener,
+            own,
+            aggregators,
+        })
     }
 
     /// What the other ranks must know of this one.
     pub(crate) fn endpoint(&self) -> Vec<u8> {
         // Of all ranks that of rank 0 counts, so that all choose alike.
         let tuning = self.config.tuning.as_ref().or(self.interface.options().tuning.as_ref());
-        let tuning = told::encode(tuning.unwrap_or(&Tuning::default()));
+        let tuning = tuning_bytes::encode(tuning.unwrap_or(&Tuning::default()));
         [self.own.as_bytes(), &tuning].concat()
     }
 
-    /// Checks what the others have told, in the order of ranks.
-    fn all(&self, told: &[Vec<u8>]) -> Result<Vec<Endpoint>> {
+    /// Checks the endpoints of all ranks, in their order.
+    fn all(&self, endpoints: &[Vec<u8>]) -> Result<Vec<Endpoint>> {
         let ranks = self.place.ranks();
         let peer = |rank: u32, reason: String| Err(Error::Peer { rank, reason });
-        if told.len() != ranks as usize {
+        if endpoints.len() != ranks as usize {
             let reason =
-                format!("got {} endpoints for {ranks} ranks: the exchange must return one per rank", told.len());
+                format!("got {} endpoints for {ranks} ranks: the exchange must return one per rank", endpoints.len());
             return peer(self.place.rank(), reason);
         }
-        let mut all = Vec::with_capacity(told.len());
-        for (rank, bytes) in (0..ranks).zip(told) {
+        let mut all = Vec::with_capacity(endpoints.len());
+        for (rank, bytes) in (0..ranks).zip(endpoints) {
             let endpoint = match Endpoint::read_from_prefix(bytes) {
                 Ok((endpoint, _)) if endpoint.magic == MAGIC => endpoint,
                 _ => {
                     let reason = format!(
-                        "told {} bytes of itself, which is no endpoint of the datapath udp: give all ranks one \
+                        "sent {} bytes, which are no endpoint of the datapath udp: give all ranks one \
                          datapath (FLEXCAST_DATAPATH) and one build of this library",
                         bytes.len()
                     );
@@ -355,7 +366,7 @@ impl Part {
                 || endpoint.port.get() + endpoint.subgroups.get() - 1 > u16::MAX.into()
             {
                 let reason =
-                    "told ports, subgroups, an MTU or a chunk length that cannot be: run one build on all ranks";
+                    "sent ports, subgroups, an MTU or a chunk length that cannot be: run one build on all ranks";
                 return peer(rank, reason.to_owned());
             }
             all.push(endpoint);
@@ -370,15 +381,16 @@ impl Part {
         }
     }
 
-    /// Connects to the ranks that told `endpoints`.
+    /// Connects to the ranks of `endpoints`.
     pub(crate) fn connect(self, endpoints: &[Vec<u8>]) -> Result<(Engine<UdpCarrier>, SocketWaiter)> {
         let all = self.all(endpoints)?;
-        let of_first = endpoints[0].get(size_of::<Endpoint>()..).and_then(told::decode);
+        let of_first = endpoints[0].get(size_of::<Endpoint>()..).and_then(tuning_bytes::decode);
         let Some(tuning) = of_first else {
-            let reason = "told a tuning that cannot be: run one build on all ranks".to_owned();
+            let reason = "sent a tuning that cannot be: run one build on all ranks".to_owned();
             return Err(Error::Peer { rank: 0, reason });
         };
-        let Self { interface, place, mut config, socket, path_socket, listener, door, own, aggregators } = self;
+        let Self { interface, place, mut config, socket, path_socket, listener, shared_listener, own, aggregators } =
+            self;
         let id = all[0].communicator.get();
         let secret = Secret(all[0].secret.map(U64::get));
         config.chunk_bytes = all.iter().map(|endpoint| endpoint.chunk_bytes.get()).min().unwrap_or(config.chunk_bytes);
@@ -390,18 +402,21 @@ impl Part {
         ranks.sort_unstable();
         ranks.dedup();
         let is_near = |endpoint: &&Endpoint| endpoint.host == own.host;
-        let mut numbers: Vec<u64> =
-            all.iter().map(|endpoint| Some(endpoint).filter(is_near).map_or(0, |near| near.door.get())).collect();
-        let (listener_of_door, bell) = door.unzip();
+        let mut numbers: Vec<u64> = all
+            .iter()
+            .map(|endpoint| Some(endpoint).filter(is_near).map_or(0, |near| near.shared_listener.get()))
+            .collect();
+        let (shared_listener, wake_up) = shared_listener.unzip();
         let (group, subgroups) = (interface.group(id), all[0].subgroups.get() as usize);
         let of_host: Vec<&Endpoint> = all.iter().filter(is_near).collect();
-        let meeting = bell
-            .and_then(|bell| meeting(bell, (place, &own), &of_host, (subgroups, id, secret, config.barrier_timeout)));
-        let is_asked = meeting.is_some();
-        let shared = meeting.map_or(Ok(None), |meeting| {
+        let handshake = wake_up.and_then(|wake_up| {
+            handshake(wake_up, (place, &own), &of_host, (subgroups, id, secret, config.barrier_timeout))
+        });
+        let is_asked = handshake.is_some();
+        let shared = handshake.map_or(Ok(None), |handshake| {
             // Nothing comes over the network where all ranks share memory.
-            let joins = !meeting.has_all;
-            meeting.meet(|| Sockets::members(&interface, group, subgroups, joins))
+            let joins = !handshake.has_all;
+            handshake.run(|| Sockets::members(&interface, group, subgroups, joins))
         })?;
         if is_asked && shared.is_none() {
             // One of them cannot use such memory: none does.
@@ -427,7 +442,7 @@ impl Part {
             listener,
             addresses: addresses(|endpoint| endpoint.tcp_port),
             timeout: config.barrier_timeout,
-            shared: SharedListeners { listener: listener_of_door, numbers },
+            shared: SharedListeners { listener: shared_listener, numbers },
             aggregators,
             order: if config.reproducible { Order::Rank } else { Order::Arrival },
             key: Key::of(config.aggregator_secret.as_ref()),
@@ -464,21 +479,21 @@ impl Part {
         Ok((engine, waiter))
     }
 
-    /// Reads what the ranks have told, of which `others` is that of ranks beside this one, for
-    /// [`hostile`](super::hostile): whether it is refused.
+    /// Reads the endpoints of all ranks, of which `others` are those of the ranks except this one, for
+    /// [`hostile`](super::hostile): whether they are refused.
     pub(crate) fn refuses(&self, others: &[Vec<u8>]) -> Option<Error> {
-        let mut told = others.to_vec();
-        told.insert(self.place.rank() as usize, self.endpoint());
-        let tuned = told[0].get(size_of::<Endpoint>()..).and_then(told::decode);
+        let mut endpoints = others.to_vec();
+        endpoints.insert(self.place.rank() as usize, self.endpoint());
+        let tuned = endpoints[0].get(size_of::<Endpoint>()..).and_then(tuning_bytes::decode);
         if let Some(tuning) = &tuned {
             // What is accepted is what it says.
             assert_eq!(
-                told::decode(&told::encode(tuning)).as_ref(),
+                tuning_bytes::decode(&tuning_bytes::encode(tuning)).as_ref(),
                 Some(tuning),
-                "a tuning that was read can be told"
+                "a tuning that was read can be sent"
             );
         }
-        self.all(&told).err()
+        self.all(&endpoints).err()
     }
 
     #[cfg(test)]
@@ -553,7 +568,7 @@ fn unreachable(all: &[Endpoint]) -> Option<(u32, String)> {
     let is_loopback = |endpoint: &&Endpoint| address(&endpoint.address).is_loopback();
     let loopback = all.iter().find(is_loopback)?;
     let addresses = all.iter().map(|endpoint| (endpoint.rank.get(), address(&endpoint.address)));
-    if let Some(unreachable) = beside_loopback(addresses) {
+    if let Some(unreachable) = mixed_loopback(addresses) {
         return Some(unreachable);
     }
     let own = address(&loopback.address);
@@ -569,8 +584,8 @@ fn unreachable(all: &[Endpoint]) -> Option<(u32, String)> {
 
 const NEXT: &str = "set FLEXCAST_INTERFACE to the interface, or the address, of the network between them";
 
-/// A rank with an address of the loopback interface beside one that has another, and why that cannot be.
-pub(crate) fn beside_loopback(addresses: impl Iterator<Item = (u32, IpAddr)> + Clone) -> Option<(u32, String)> {
+/// A rank with an address of the loopback interface, if another rank has one that is none, and why that cannot be.
+pub(crate) fn mixed_loopback(addresses: impl Iterator<Item = (u32, IpAddr)> + Clone) -> Option<(u32, String)> {
     let (rank, own) = addresses.clone().find(|(_, address)| address.is_loopback())?;
     let (other, theirs) = addresses.clone().find(|(_, address)| !address.is_loopback())?;
     let reason = format!(
@@ -580,22 +595,22 @@ pub(crate) fn beside_loopback(addresses: impl Iterator<Item = (u32, IpAddr)> + C
     Some((rank, reason))
 }
 
-/// The meeting of a computer's ranks, if all of them share memory and there are others than this one.
-fn meeting(
-    bell: Bell,
+/// The handshake of a computer's ranks, if all of them share memory and there are others than this one.
+fn handshake(
+    wake_up: WakeUp,
     (place, own): (RankInfo, &Endpoint),
     of_host: &[&Endpoint],
     (subgroups, communicator, secret, timeout): (usize, u64, Secret, Duration),
-) -> Option<Meeting> {
+) -> Option<Handshake> {
     let shares = of_host.iter().all(|endpoint| endpoint.shares_memory_with(own));
     if !(2..=fanout::MOST_MEMBERS).contains(&of_host.len()) || !shares {
         return None;
     }
-    let member = |endpoint: &&Endpoint| Member::new(endpoint.rank.get(), endpoint.door.get()).ok();
+    let member = |endpoint: &&Endpoint| Member::new(endpoint.rank.get(), endpoint.shared_listener.get()).ok();
     let members = of_host.iter().map(member).collect::<Option<Vec<_>>>()?;
     let own = members.iter().position(|member| member.rank == place.rank())?;
     let has_all = members.len() == place.ranks() as usize;
-    Some(Meeting { bell, members, own, has_all, subgroups, communicator, secret, timeout })
+    Some(Handshake { wake_up, members, own, has_all, subgroups, communicator, secret, timeout })
 }
 
 pub(crate) fn address(octets: &[u8; 16]) -> IpAddr {
@@ -615,8 +630,8 @@ mod tests {
     fn refusal(change: impl Fn(&mut Endpoint)) -> String {
         let mut parts = parts(2);
         change(parts[1].own_mut());
-        let told: Vec<_> = parts.iter().map(Part::endpoint).collect();
-        parts.swap_remove(0).connect(&told).map(drop).unwrap_err().to_string()
+        let endpoints: Vec<_> = parts.iter().map(Part::endpoint).collect();
+        parts.swap_remove(0).connect(&endpoints).map(drop).unwrap_err().to_string()
     }
 
     #[test]
@@ -643,20 +658,20 @@ mod tests {
         assert!(text.contains("rank 1 has the address ::1") && text.contains("addresses of one family"), "{text}");
         for subgroups in [0, 17] {
             let text = refusal(|endpoint| endpoint.subgroups = subgroups.into());
-            assert!(text.contains("rank 1 told ports, subgroups"), "{text}");
+            assert!(text.contains("rank 1 sent ports, subgroups"), "{text}");
         }
         let text = refusal(|endpoint| endpoint.big_endian = 1.into());
         assert!(text.contains("rank 1 has big-endian words 1, this rank 0"), "{text}");
-        // As a build would tell it that writes words the other way round.
+        // As a build would send it that writes words the other way round.
         let text = refusal(|endpoint| endpoint.version = VERSION.swap_bytes().into());
         assert!(text.contains("rank 1 speaks version 134217728"), "{text}");
         let text = refusal(|endpoint| endpoint.tcp_port = 70_000.into());
         assert!(text.contains("ports"), "{text}");
         let mut parts = self::parts(2);
-        let mut told: Vec<_> = parts.iter().map(Part::endpoint).collect();
-        told[0].extend([99; 16]);
-        let text = parts.swap_remove(1).connect(&told).map(drop).unwrap_err().to_string();
-        assert!(text.contains("rank 0 told a tuning"), "{text}");
+        let mut endpoints: Vec<_> = parts.iter().map(Part::endpoint).collect();
+        endpoints[0].extend([99; 16]);
+        let text = parts.swap_remove(1).connect(&endpoints).map(drop).unwrap_err().to_string();
+        assert!(text.contains("rank 0 sent a tuning"), "{text}");
         let text = refusal(|endpoint| endpoint.magic = *b"none");
         assert!(text.contains("FLEXCAST_DATAPATH"), "{text}");
     }
@@ -678,14 +693,14 @@ mod tests {
         let short = std::time::Duration::from_millis(200);
         let mut parts = parts(2);
         parts.iter_mut().for_each(|part| part.config.barrier_timeout = short);
-        let told: Vec<_> = parts.iter().map(Part::endpoint).collect();
+        let endpoints: Vec<_> = parts.iter().map(Part::endpoint).collect();
         // Whoever carries the messages of bootstrap has changed one of them.
-        let mut changed = told.clone();
+        let mut changed = endpoints.clone();
         changed[0][size_of::<Endpoint>() - 1] ^= 1;
         let second = parts.pop().unwrap();
         let first = parts.pop().unwrap();
         let [first, second] = std::thread::scope(|scope| {
-            let threads = [scope.spawn(|| first.connect(&told)), scope.spawn(|| second.connect(&changed))];
+            let threads = [scope.spawn(|| first.connect(&endpoints)), scope.spawn(|| second.connect(&changed))];
             threads.map(|thread| thread.join().unwrap().map(drop))
         });
         let text = first.unwrap_err().to_string();

@@ -213,7 +213,7 @@ impl Board {
     }
 }
 
-/// Most messages that wait to be looked at; senders repeat others.
+/// Most messages that wait to be handled; senders repeat others.
 const MOST_CAME: usize = 1024;
 
 /// A socket whose datagrams are not fragmented, and come one by one.

@@ -23,7 +23,7 @@ pub(super) fn has_room(fanout: &Fanout, subgroup: usize) -> bool {
 }
 
 /// Takes datagrams from a subgroup's socket to its ring, if there may be some and nobody else does. Those that `codec`
-/// refuses are told to `refuse` instead; without one all are taken.
+/// refuses are reported to `refuse` instead; without one all are taken.
 pub(super) fn pump(
     (fanout, subgroup): (&Fanout, usize),
     lane: &mut Lane,

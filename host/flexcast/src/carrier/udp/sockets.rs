@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 
 /// Longest run of datagrams in one system call: what a datagram of IP can be long.
 pub(crate) const RUN_BYTES: usize = 65_507;
-/// Runs that one system call takes from a socket. More would not stay in the cache until they are looked at.
+/// Runs that one system call takes from a socket. More would not stay in the cache until they are read.
 pub(crate) const RUNS: usize = 8;
 /// Room for a run that comes.
 pub(crate) const ROOM_BYTES: usize = 1 << 16;
@@ -58,7 +58,7 @@ fn enlarge(socket: &Socket, wanted_bytes: usize) -> usize {
     if setsockopt(socket, sockopt::RcvBufForce, &wanted_bytes).is_err() {
         let _ = socket.set_recv_buffer_size(wanted_bytes);
     }
-    // The system tells twice what it gives: bookkeeping is part of it.
+    // The system reports twice what it gives: bookkeeping is part of it.
     socket.recv_buffer_size().unwrap_or(0) / 2
 }
 
@@ -119,7 +119,7 @@ impl Half {
 
 /// Datagrams of a run, at most, whose chunks are received where they belong.
 pub(crate) const LANDING_CHUNKS: usize = 64;
-/// Room for what the system tells of a run: addresses, times and the length of its datagrams.
+/// Room for what the system reports of a run: addresses, times and the length of its datagrams.
 const CONTROL_BYTES: usize = 256;
 
 /// Where a run of datagrams is received: headers here, the first chunks there, and what is left in `spare`.
@@ -220,7 +220,7 @@ impl Lane {
         self.group.receive(&mut self.room, deliver)
     }
 
-    /// Looks at the beginning of the next datagram that was sent to the subgroup; false if there is none.
+    /// Peeks at the beginning of the next datagram that was sent to the subgroup; false if there is none.
     pub(crate) fn peek(&self, header: &mut [u8; HEADER_BYTES]) -> Result<bool> {
         header.fill(0);
         match recv(self.group.socket.as_raw_fd(), header, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK) {
@@ -406,7 +406,7 @@ impl Sockets {
     }
 
     /// Datagrams for which the receive buffers have had no room, since the sockets were made; goes round. 0 where the
-    /// system does not tell.
+    /// system does not report them.
     pub(crate) fn overflowed(&self) -> u32 {
         self.groups.iter().fold(0, |sum, group| sum.wrapping_add(drops(group.socket.as_fd()).unwrap_or(0)))
     }

@@ -15,12 +15,12 @@ use crate::error::{Error, Result};
 
 /// Events taken at a time.
 const EVENTS: usize = 64;
-/// Looks in vain before a thread sleeps. Among eight ranks with a processor each an Allgather of 64 bytes took 38 us
+/// Polls in vain before a thread sleeps. Among eight ranks with a processor each an Allgather of 64 bytes took 38 us
 /// with 100, and 74 to 84 us with 10 (measured).
 const YIELDS: u32 = 100;
-/// Longest that a thread looks before it sleeps: where others want the processor, it gets it back only after they have
+/// Longest that a thread polls before it sleeps: where others want the processor, it gets it back only after they have
 /// had their turns, and the system gives it sooner to one that is woken.
-const LOOKING: Duration = Duration::from_micros(200);
+const POLLING: Duration = Duration::from_micros(200);
 
 /// What a communicator waits for. A clone waits for the same.
 #[derive(Clone)]
@@ -29,8 +29,8 @@ pub(crate) struct SocketWaiter(Arc<Shared>);
 struct Shared {
     epoll: Epoll,
     /// Wakes whoever waits.
-    bell: EventFd,
-    /// What whoever waited has seen, and nobody has looked at.
+    wake_up: EventFd,
+    /// What whoever waited has seen, and nobody has taken.
     seen: Mutex<Vec<EpollEvent>>,
     memory: Mutex<Memory>,
 }
@@ -68,7 +68,7 @@ impl Shared {
     }
 
     /// Takes what is ready, after at most so long. Returns whether there was anything.
-    fn look(&self, timeout: EpollTimeout) -> std::result::Result<bool, Errno> {
+    fn poll(&self, timeout: EpollTimeout) -> std::result::Result<bool, Errno> {
         let mut events = [EpollEvent::empty(); EVENTS];
         let count = match self.epoll.wait(&mut events, timeout) {
             Ok(count) => count,
@@ -84,15 +84,15 @@ fn failed(errno: Errno) -> Error {
     Error::Socket { what: "epoll".to_owned(), source: errno.into(), next: "see the limit of open files (`ulimit -n`)" }
 }
 
-/// Token of the bell.
-const BELL: u64 = u64::MAX;
+/// Token of the wake-up.
+const WAKE_UP: u64 = u64::MAX;
 
 impl SocketWaiter {
     pub(crate) fn new() -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
-        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(failed)?;
-        epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL)).map_err(failed)?;
-        Ok(Self(Arc::new(Shared { epoll, bell, seen: Mutex::default(), memory: Mutex::default() })))
+        let wake_up = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(failed)?;
+        epoll.add(&wake_up, EpollEvent::new(EpollFlags::EPOLLIN, WAKE_UP)).map_err(failed)?;
+        Ok(Self(Arc::new(Shared { epoll, wake_up, seen: Mutex::default(), memory: Mutex::default() })))
     }
 
     /// Waits for a descriptor to become readable.
@@ -140,8 +140,8 @@ impl SocketWaiter {
         };
         let (before, now) = (before.map_or(EpollFlags::empty(), flags), flags(now));
         let mut event = EpollEvent::new(now, token);
-        // The system tells of a broken connection even where nothing is of interest: whoever cannot take note of that
-        // is not to be told.
+        // The system reports a broken connection even where nothing is of interest: a descriptor whose owner cannot
+        // take note of that is not registered.
         let changed = match (before.is_empty(), now.is_empty()) {
             (true, true) => Ok(()),
             (true, false) => self.0.epoll.add(descriptor, event),
@@ -167,15 +167,15 @@ impl SocketWaiter {
         let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.is_empty() {
             drop(seen);
-            self.0.look(EpollTimeout::ZERO).map_err(failed)?;
+            self.0.poll(EpollTimeout::ZERO).map_err(failed)?;
             seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
         }
         // One that is not ready any more costs a read in vain.
         for event in seen.drain(..) {
-            if event.data() == BELL {
-                // It rings until those who sleep have heard it.
+            if event.data() == WAKE_UP {
+                // It stays readable until those who sleep have returned.
                 if !is_slept {
-                    let _ = self.0.bell.read();
+                    let _ = self.0.wake_up.read();
                 }
                 continue;
             }
@@ -188,12 +188,12 @@ impl SocketWaiter {
 }
 
 /// Waits for streams of which it is not known who is at their other end.
-pub(crate) struct Door<'w>(pub(super) &'w SocketWaiter, pub(super) u64);
+pub(crate) struct ListenerWatch<'w>(pub(super) &'w SocketWaiter, pub(super) u64);
 
-impl Watch for Door<'_> {
+impl Watch for ListenerWatch<'_> {
     fn watch(&mut self, stream: BorrowedFd<'_>) {
         if let Err(error) = self.0.add(stream, self.1) {
-            tracing::warn!(%error, "a connection is looked at late");
+            tracing::warn!(%error, "a connection is handled late");
         }
     }
 
@@ -209,18 +209,18 @@ impl AsFd for SocketWaiter {
 }
 
 impl SocketWaiter {
-    /// Waits at most so long, the first part of it awake: for so many looks in vain.
-    fn pass(&self, most: Duration, looks: u32, is_called: &dyn Fn() -> bool) {
+    /// Waits at most so long, the first part of it awake: for so many polls in vain.
+    fn pass(&self, most: Duration, polls: u32, is_called: &dyn Fn() -> bool) {
         if most.is_zero() || !self.0.seen.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             return;
         }
         // To sleep and be woken takes longer than most answers do; meanwhile others may have the processor.
         let since = Instant::now();
-        for _ in 0..looks {
-            if since.elapsed() >= LOOKING.min(most) {
+        for _ in 0..polls {
+            if since.elapsed() >= POLLING.min(most) {
                 break;
             }
-            if self.0.memory().is_ready() || self.0.look(EpollTimeout::ZERO) != Ok(false) {
+            if self.0.memory().is_ready() || self.0.poll(EpollTimeout::ZERO) != Ok(false) {
                 return;
             }
             std::thread::yield_now();
@@ -236,10 +236,10 @@ impl SocketWaiter {
             memory.sleepers += 1;
             memory.arm()
         };
-        // From here on the bell is left to those who sleep: whoever has called before that is seen here, and who calls
-        // later rings it.
+        // From here on the wake-up is left to those who sleep: a call before that is seen here, and a later one writes
+        // to it.
         if !is_ready && !is_called() {
-            let _ = self.0.look(timeout);
+            let _ = self.0.poll(timeout);
         }
         let mut memory = self.0.memory();
         memory.sleepers -= 1;
@@ -259,8 +259,8 @@ impl Waiter for SocketWaiter {
     }
 
     fn wake(&self) {
-        // It fails only when it has rung for very long, and still does.
-        let _ = self.0.bell.write(1);
+        // It fails only when its counter is full: then it wakes already.
+        let _ = self.0.wake_up.write(1);
     }
 
     fn blocks(&self) -> bool {

@@ -28,7 +28,7 @@ use crate::memory::nodes::{self, Nodes};
 const DATA_RUNS: usize = 4;
 /// Runs beyond those for what ends a block.
 const END_RUNS: usize = 4;
-/// Looks in vain before a worker sleeps.
+/// Polls in vain before a worker sleeps.
 const YIELDS: u32 = 20;
 /// Longest sleep, in milliseconds, of a worker that nobody has to wake: its socket takes no more, or another rank of
 /// this computer has it.
@@ -37,7 +37,7 @@ const SHORT_MS: u16 = 1;
 const LONG_MS: u16 = 1000;
 
 const GROUP: u64 = 0;
-const BELL: u64 = 1;
+const WAKE_UP: u64 = 1;
 
 /// Datagrams, one behind the other.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ struct Run {
     datagram_bytes: usize,
 }
 
-/// What a worker and its communicator tell one another.
+/// What a worker and its communicator share.
 #[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
@@ -55,7 +55,7 @@ struct Shared {
     asleep: AtomicBool,
     /// The communicator waits for a run to come back.
     wants: AtomicBool,
-    bell: EventFd,
+    wake_up: EventFd,
     foreign: AtomicU64,
     forged: AtomicU64,
     fault: Mutex<Option<Error>>,
@@ -67,8 +67,8 @@ impl Shared {
         // Against `Body::sleep`: either it sees what there is, or it is seen here to sleep.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
-            // It fails only when it has rung for very long, and still does.
-            let _ = self.bell.write(1);
+            // It fails only when its counter is full: then it wakes already.
+            let _ = self.wake_up.write(1);
         }
     }
 }
@@ -163,7 +163,7 @@ impl Workers {
         run.bytes.clear();
         run.datagram_bytes = datagram_bytes;
         fill(&mut run.bytes);
-        // There is room for all runs. It fails only where the worker has ended, which has told why.
+        // There is room for all runs. It fails only where the worker has ended, which has recorded why.
         let is_gone = worker.outward.try_send(run).is_err();
         worker.shared.rouse();
         if is_gone { Err(self.take_fault().unwrap_or_else(ended)) } else { Ok(Sent::All) }
@@ -209,8 +209,8 @@ fn worker(
     near: IpAddr,
 ) -> std::io::Result<Worker> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-    let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-    epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
+    let wake_up = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+    epoll.add(&wake_up, EpollEvent::new(EpollFlags::EPOLLIN, WAKE_UP))?;
     // Other ranks of this computer may wait for the same socket.
     let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET | EpollFlags::EPOLLEXCLUSIVE;
     epoll.add(lane.descriptor(), EpollEvent::new(flags, GROUP))?;
@@ -218,7 +218,7 @@ fn worker(
         stop: AtomicBool::new(false),
         asleep: AtomicBool::new(false),
         wants: AtomicBool::new(false),
-        bell,
+        wake_up,
         foreign: AtomicU64::new(0),
         forged: AtomicU64::new(0),
         fault: Mutex::new(None),
@@ -262,7 +262,7 @@ struct Body {
     returns: SyncSender<Run>,
     /// On its way to the system, with its tags, and the bytes that the system has.
     sending: Option<(Run, usize)>,
-    /// The ring had no room at the last look.
+    /// The ring had no room at the last try.
     is_full: bool,
     epoll: Epoll,
     /// Wakes whoever moves the communicator on.
@@ -282,7 +282,7 @@ impl Body {
                 Ok(false) if in_vain < YIELDS => {
                     in_vain += 1;
                     thread::yield_now();
-                    self.look(EpollTimeout::ZERO)
+                    self.poll(EpollTimeout::ZERO)
                 }
                 Ok(false) => self.sleep(),
                 Err(error) => Err(error),
@@ -368,14 +368,14 @@ impl Body {
             // What has room and has not been taken, another rank takes, as long as it lives.
             let waits_for_rank = !self.is_full && self.fanout.is_pending(self.subgroup);
             let millis = if waits_to_send || waits_for_rank { SHORT_MS } else { LONG_MS };
-            self.look(EpollTimeout::from(millis))
+            self.poll(EpollTimeout::from(millis))
         };
         self.shared.asleep.store(false, Ordering::Relaxed);
         slept
     }
 
-    /// Waits for the socket or the bell, at most so long.
-    fn look(&self, timeout: EpollTimeout) -> Result<()> {
+    /// Waits for the socket or the wake-up, at most so long.
+    fn poll(&self, timeout: EpollTimeout) -> Result<()> {
         let mut events = [EpollEvent::empty(); 2];
         let count = match self.epoll.wait(&mut events, timeout) {
             Ok(count) => count,
@@ -392,7 +392,7 @@ impl Body {
             if event.data() == GROUP {
                 self.fanout.has_come(self.subgroup);
             } else {
-                let _ = self.shared.bell.read();
+                let _ = self.shared.wake_up.read();
             }
         }
         Ok(())
@@ -411,7 +411,7 @@ mod tests {
     const CHUNK_BYTES: usize = 1000;
     const LONG: Duration = Duration::from_secs(20);
 
-    /// A rank that hears itself.
+    /// A rank that receives what it sends.
     fn alone(port: u16) -> (Workers, Arc<Fanout>, Codec, SocketWaiter) {
         let interface = Interface::open(&UdpOptions::default().interface("lo").port(port).subgroups(2)).unwrap();
         let group = interface.group(u64::from(port) << 32);

@@ -1,4 +1,4 @@
-//! Acknowledgements: how far roots may be ahead, told by their receivers, and heard by them.
+//! Acknowledgements: how far roots may be ahead, sent by their receivers, and taken by the roots.
 
 use flexcast_proto::{Algorithm, Immediate};
 
@@ -39,25 +39,26 @@ fn windowed(ops: &VerbsOperations) -> Option<&Operation<VerbsCarrier>> {
 }
 
 impl VerbsCarrier {
-    /// Tells roots how far their blocks have come, where they wait for that.
+    /// Acknowledges to roots how far their blocks have come, where they wait for that.
     pub(super) fn acknowledge(&mut self, ops: &VerbsOperations) -> Result<()> {
         let mut due = Vec::new();
         if let Some(operation) = windowed(ops) {
             let (step, flow) = (window::step(operation.stream.window_chunks), &self.flow);
             self.incoming.acknowledgements(step, |rank| flow.waits(rank), |rank, chunks| due.push((rank, chunks)));
         }
-        due.into_iter().try_for_each(|(rank, chunks)| self.tell(ops, rank, chunks, false))
+        due.into_iter().try_for_each(|(rank, chunks)| self.acknowledge_root(ops, rank, chunks, false))
     }
 
     /// Acknowledges to a root of the operation under way.
-    fn tell(&mut self, ops: &VerbsOperations, rank: u32, chunks: u32, idle: bool) -> Result<()> {
+    fn acknowledge_root(&mut self, ops: &VerbsOperations, rank: u32, chunks: u32, idle: bool) -> Result<()> {
         match self.collective_id.filter(|_| self.flow.is_acknowledged(rank)) {
-            Some(collective_id) => self.tell_of(ops, collective_id, rank, (chunks, idle)),
+            Some(collective_id) => self.acknowledge_operation(ops, collective_id, rank, (chunks, idle)),
             None => Ok(()),
         }
     }
 
-    fn tell_of(
+    /// Acknowledges to a root of an operation.
+    fn acknowledge_operation(
         &mut self,
         ops: &VerbsOperations,
         collective_id: u32,
@@ -101,7 +102,7 @@ impl VerbsCarrier {
         };
         let is_awaited = |(rank, _, whole): &(u32, u32, bool)| !whole || (self.flow.waits(*rank) && !has_begun(*rank));
         let due: Vec<_> = self.incoming.seen().filter(is_awaited).map(|(rank, chunks, _)| (rank, chunks)).collect();
-        due.into_iter().try_for_each(|(rank, chunks)| self.tell(ops, rank, chunks, true))
+        due.into_iter().try_for_each(|(rank, chunks)| self.acknowledge_root(ops, rank, chunks, true))
     }
 
     /// The operation under way is over here. What was lost may have been read before its root had sent all: that need
@@ -113,9 +114,9 @@ impl VerbsCarrier {
         self.past.roots.extend(waiting);
     }
 
-    /// A chunk has come that is not of the operation under way: tells its root that it need not wait, if it is of the
-    /// one before.
-    pub(super) fn tell_past(&mut self, ops: &VerbsOperations, immediate: Immediate) -> Result<()> {
+    /// A chunk has come that is not of the operation under way: acknowledges to its root that it need not wait, if it
+    /// is of the one before.
+    pub(super) fn acknowledge_past(&mut self, ops: &VerbsOperations, immediate: Immediate) -> Result<()> {
         let Some(collective_id) = self.past.collective_id.filter(|id| *id == immediate.collective_id) else {
             return Ok(());
         };
@@ -123,7 +124,7 @@ impl VerbsCarrier {
             immediate.psn.checked_sub(*first_psn).is_some_and(|number| number < *chunks)
         };
         match self.past.roots.iter().find(is_of) {
-            Some((.., rank)) => self.tell_of(ops, collective_id, *rank, (u32::MAX, false)),
+            Some((.., rank)) => self.acknowledge_operation(ops, collective_id, *rank, (u32::MAX, false)),
             None => Ok(()),
         }
     }
@@ -133,9 +134,9 @@ impl VerbsCarrier {
         let Self { queues, window, statistics, collective_id, .. } = self;
         let (mut failed, mut idle) = (None, Vec::new());
         let any = queues.poll_own(|event| match event {
-            Event::Acknowledged(told) if Some(told.collective_id.get()) == *collective_id => {
-                window.acknowledge(told.rank.get(), told.chunks.get());
-                idle.extend((told.idle.get() != 0).then_some(told.rank.get()));
+            Event::Acknowledged(acknowledgement) if Some(acknowledgement.collective_id.get()) == *collective_id => {
+                window.acknowledge(acknowledgement.rank.get(), acknowledgement.chunks.get());
+                idle.extend((acknowledgement.idle.get() != 0).then_some(acknowledgement.rank.get()));
             }
             Event::Acknowledged(_) => statistics.wrong_id += 1,
             Event::Failed(status) => failed = failed.or(Some(status)),

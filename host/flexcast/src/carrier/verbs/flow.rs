@@ -76,7 +76,7 @@ impl Flow {
         self.roots.get(rank as usize).copied().unwrap_or_default()
     }
 
-    /// Whether a root is told how far its block has come.
+    /// Whether this rank acknowledges to a root how far its block has come.
     pub(super) fn is_acknowledged(&self, rank: u32) -> bool {
         let root = self.root(rank);
         root.waits || self.window_chunks.is_some_and(|window| root.chunks > window)

@@ -137,7 +137,7 @@ impl Part {
         Ok(Self { card: card.clone(), place, config, derived, footprint, queues, control, adders, own })
     }
 
-    /// Connects to the ranks that told `endpoints`, in the order of ranks, the own one among them. No rank may post an
+    /// Connects to the ranks of `endpoints`, in the order of ranks, the own one among them. No rank may post an
     /// operation before all have connected.
     ///
     /// # Errors

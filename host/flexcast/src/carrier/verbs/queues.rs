@@ -26,12 +26,12 @@ const KIND_ACK: u64 = 2 << 56;
 const KIND_ACK_RECEIVE: u64 = 3 << 56;
 const KINDS: u64 = 0xFF << 56;
 
-/// What a receiver tells a root.
+/// What a receiver sends a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct Acknowledgement {
     pub(super) collective_id: U32,
-    /// Who tells it.
+    /// Who sends it.
     pub(super) rank: U32,
     /// Chunks of the root's block that it has seen.
     pub(super) chunks: U32,
@@ -232,11 +232,12 @@ impl Queues {
                     KIND_ACK => self.acks -= 1,
                     _ => {
                         let slot = completion.id as u32;
-                        let mut told = [0; size_of::<Acknowledgement>()];
+                        let mut acknowledgement = [0; size_of::<Acknowledgement>()];
                         let len = completion.byte_len as usize;
-                        if len == GRH_BYTES as usize + told.len() {
-                            self.staging.read(self.ack_offset(slot) as usize + GRH_BYTES as usize, &mut told)?;
-                            notify(Event::Acknowledged(zerocopy::transmute!(told)));
+                        if len == GRH_BYTES as usize + acknowledgement.len() {
+                            self.staging
+                                .read(self.ack_offset(slot) as usize + GRH_BYTES as usize, &mut acknowledgement)?;
+                            notify(Event::Acknowledged(zerocopy::transmute!(acknowledgement)));
                         }
                         self.own.post_receives([self.ack_receive(slot)])?;
                     }
@@ -295,8 +296,8 @@ impl Queues {
         Ok(())
     }
 
-    /// Tells a root how far its block has come, if there is room.
-    pub(super) fn acknowledge(&mut self, rank: u32, root: Root, told: Acknowledgement) -> Result<()> {
+    /// Acknowledges to a root how far its block has come, if there is room.
+    pub(super) fn acknowledge(&mut self, rank: u32, root: Root, acknowledgement: Acknowledgement) -> Result<()> {
         if self.acks == ACK_SENDS {
             return Ok(());
         }
@@ -306,7 +307,7 @@ impl Queues {
         }
         let Some((to, qpn)) = self.roots.get(&rank) else { return Ok(()) };
         let kind = SendKind::Datagram { to, qpn: *qpn, q_key: self.q_key };
-        let bytes = told.as_bytes();
+        let bytes = acknowledgement.as_bytes();
         self.own.post_inline([InlineRequest { id: KIND_ACK, kind, bytes, immediate: None, signaled: true }])?;
         self.acks += 1;
         Ok(())

@@ -101,7 +101,7 @@ impl VerbsCarrier {
         let current = ops.current.as_mut().filter(|_| Some(immediate.collective_id) == self.collective_id);
         let Some(Operation { pieces, receive, .. }) = current else {
             self.statistics.wrong_id += 1;
-            return self.tell_past(ops, immediate);
+            return self.acknowledge_past(ops, immediate);
         };
         // The card gives what it sends to its own members of the group, too.
         if self.incoming.is_own(immediate.psn) {

@@ -10,12 +10,12 @@ use crate::engine::event::Event;
 use crate::error::Result;
 use crate::plan::chains::{Order, order};
 
-/// How often the end of a block is told: a lost one costs the wait for a stall.
+/// How often the end of a block is sent: a lost one costs the wait for a stall.
 pub(super) const ENDS: u32 = 2;
 /// How long a root may send nothing before the operation's bound counts: longer than any wait for an acknowledgement.
 pub(super) const STUCK_PS: u64 = 20_000_000_000;
 
-/// The own block on its way, beside how much of it has been posted.
+/// The own block on its way, with how much of it has been posted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Outgoing {
     /// Datagrams that had been posted before it.
@@ -24,7 +24,7 @@ pub(super) struct Outgoing {
     lookahead: u64,
     /// The protocol has been notified that the next root may begin.
     is_announced: bool,
-    /// Its end has been told so many times.
+    /// Its end has been sent so many times.
     ends: u32,
 }
 

@@ -7,7 +7,7 @@ use flexio::{Bound, Completion, CompletionQueue, HostWork, LocalSlice, Protectio
 
 use super::endpoint::Own;
 use super::link::{Link, Work, completions};
-use super::spots::Spots;
+use super::slots::Slots;
 use super::sums::incoming;
 use super::{Call, Config, Error, Party, Patience, Result, Settings, Statistics};
 use crate::p2p::Lingering;
@@ -29,7 +29,7 @@ pub struct Aggregator {
     /// By worker, and of each by shard. Before the memory that they use: dropped first.
     links: Vec<Link>,
     /// By shard.
-    spots: Vec<Spots>,
+    slots: Vec<Slots>,
     completions: CompletionQueue,
     running: Option<Running>,
     /// Answers that are not with the card yet.
@@ -70,16 +70,16 @@ impl PendingAggregator {
     /// [`Error::Endpoint`] for one that is missing, damaged or of other settings; [`Error::Flexio`].
     pub fn connect(self, workers: &[impl AsRef<[u8]>]) -> Result<Aggregator> {
         let Self(mut aggregator, own) = self;
-        let Aggregator { settings, config, links, spots, .. } = &mut aggregator;
+        let Aggregator { settings, config, links, slots, .. } = &mut aggregator;
         let each = settings.shards_of_each as usize;
         for worker in 0..settings.parameters.workers() {
             let party = Party::Worker(worker);
             let missing = || Error::Endpoint { party, reason: "missing: give those of all workers".to_owned() };
             let endpoint = workers.get(worker as usize).ok_or_else(missing)?;
             let remotes = own.remotes(endpoint.as_ref(), party)?;
-            for ((shard, remote), spots) in remotes.iter().enumerate().zip(spots.iter_mut()) {
+            for ((shard, remote), slots) in remotes.iter().enumerate().zip(slots.iter_mut()) {
                 let link = &mut links[worker as usize * each + shard];
-                spots.post(worker, link)?;
+                slots.post(worker, link)?;
                 link.connect(remote, config)?;
             }
         }
@@ -106,7 +106,7 @@ impl Aggregator {
         let count = parameters.workers() * each;
         let completions = CompletionQueue::new(pd.device(), completions(count))?;
         let links = (0..count).map(|link| Link::new(pd, &completions, link, 1)).collect::<flexio::Result<Vec<_>>>()?;
-        let spots = Spots::all(pd, parameters, each)?;
+        let slots = Slots::all(pd, parameters, each)?;
         let own = Own::new(Party::Aggregator(number), settings, pd.device(), links.iter().map(Link::qpn))?;
         let endpoint = own.encode();
         let memory_bytes = parameters.aggregator_bytes() * u64::from(each);
@@ -116,7 +116,7 @@ impl Aggregator {
             settings,
             config,
             links,
-            spots,
+            slots,
             completions,
             running: None,
             unsent: VecDeque::new(),
@@ -134,12 +134,12 @@ impl Aggregator {
     /// Ends the aggregator. Workers' cards still get answers for as long as they may ask again for the acknowledgements
     /// of their last messages.
     pub(crate) fn leave(self, lingering: &Lingering) {
-        let Self { links, spots, completions, config, running: None, failed: false, ended_ps, .. } = self else {
+        let Self { links, slots, completions, config, running: None, failed: false, ended_ps, .. } = self else {
             return;
         };
         let Some(ended_ps) = ended_ps else { return };
         let device = completions.device().clone();
-        lingering.keep((links, spots, completions), &device, ended_ps, config.retry);
+        lingering.keep((links, slots, completions), &device, ended_ps, config.retry);
     }
 
     /// Another longest time without any progress than [`Config::bound`].
@@ -206,7 +206,7 @@ impl Aggregator {
     ///
     /// # Errors
     /// [`Error::Timeout`], [`Error::Connection`], [`Error::Protocol`], each naming the worker; [`Error::Flexio`].
-    /// Workers are told. From then on [`Error::Failed`].
+    /// Workers are notified. From then on [`Error::Failed`].
     pub fn progress(&mut self) -> Result<bool> {
         if self.advance()? || self.running.is_none() {
             return Ok(true);
@@ -221,7 +221,7 @@ impl Aggregator {
         self.ended(ended).map(|()| false)
     }
 
-    /// The same for a caller that bounds operations itself. Tells whether anything has happened.
+    /// The same for a caller that bounds operations itself. Returns whether anything has happened.
     ///
     /// # Errors
     /// As [`Aggregator::progress`], but [`Error::Timeout`].
@@ -266,7 +266,7 @@ impl Aggregator {
         self.completions.device().provider().relax().now_ps()
     }
 
-    /// After a failure: tells all workers.
+    /// After a failure: notifies all workers.
     fn ended(&mut self, result: Result<()>) -> Result<()> {
         let Err(error) = &result else { return Ok(()) };
         self.failed = true;
@@ -276,17 +276,17 @@ impl Aggregator {
             | Error::Timeout { party: Party::Worker(worker), .. } => *worker,
             _ => OWN_FAULT,
         };
-        self.tell(failed_rank);
+        self.report(failed_rank);
         result
     }
 
-    /// Tells all workers that wait for an answer why there is none.
-    fn tell(&mut self, failed_rank: u32) {
+    /// Reports to all workers that wait for an answer why there is none.
+    fn report(&mut self, failed_rank: u32) {
         self.unsent.clear();
         let now_ps = self.now_ps();
         for link in self.links.iter_mut().filter(|link| link.has_room()) {
             if let Err(error) = link.send(&[], failed_rank.saturating_add(1), true, now_ps) {
-                tracing::debug!(%error, "a worker cannot be told of a failure");
+                tracing::debug!(%error, "a failure cannot be reported to a worker");
             }
         }
     }
@@ -321,7 +321,7 @@ impl Aggregator {
         self.completions
             .check(completion, "a message of a sparse AllReduce")
             .map_err(|source| Error::Connection { party, source })?;
-        let (Some(link), Some(spots)) = (self.links.get_mut(number), self.spots.get_mut(shard as usize)) else {
+        let (Some(link), Some(slots)) = (self.links.get_mut(number), self.slots.get_mut(shard as usize)) else {
             return Ok(());
         };
         match work {
@@ -329,7 +329,7 @@ impl Aggregator {
             Work::Receive => {
                 let reason = || "a message without an immediate".to_owned();
                 let displacement = completion.immediate.ok_or_else(|| Error::Protocol { party, reason: reason() })?;
-                spots.arrived(worker, completion.byte_len, displacement);
+                slots.arrived(worker, completion.byte_len, displacement);
                 link.received(completion.byte_len);
                 self.statistics.received_messages += 1;
                 self.statistics.received_bytes += u64::from(completion.byte_len);
@@ -339,15 +339,15 @@ impl Aggregator {
         Ok(())
     }
 
-    /// Adds the message in a receive spot, if there is one and it is of the operation under way.
+    /// Adds the message in a receive slot, if there is one and it is of the operation under way.
     fn take(&mut self, shard: u32, worker: u32, now_ps: u64) -> Result<()> {
         let parameters = self.settings.parameters;
         let party = Party::Worker(worker);
-        let Self { running, spots, .. } = self;
-        let (Some(running), Some(spots)) = (running, spots.get(shard as usize)) else { return Ok(()) };
+        let Self { running, slots, .. } = self;
+        let (Some(running), Some(slots)) = (running, slots.get(shard as usize)) else { return Ok(()) };
         // One of the next operation waits for it.
         let Some(sum) = running.sums.get_mut(shard as usize).filter(|sum| !sum.is_complete()) else { return Ok(()) };
-        let Some((payload, displacement)) = spots.message(worker) else { return Ok(()) };
+        let Some((payload, displacement)) = slots.message(worker) else { return Ok(()) };
         let refused = |bytes| Error::Protocol {
             party,
             reason: format!(
@@ -367,17 +367,17 @@ impl Aggregator {
         }
     }
 
-    /// Adds the messages that wait in their spots, as far as it is their turn.
+    /// Adds the messages that wait in their slots, as far as it is their turn.
     fn add_held(&mut self, shard: u32, now_ps: u64) -> Result<()> {
         let parameters = self.settings.parameters;
         loop {
-            let Self { running, spots, .. } = self;
+            let Self { running, slots, .. } = self;
             let Some(sum) = running.as_mut().and_then(|running| running.sums.get_mut(shard as usize)) else {
                 return Ok(());
             };
             let Some(worker) = sum.next_rank() else { return Ok(()) };
             let party = Party::Worker(worker);
-            let message = spots.get(shard as usize).and_then(|spots| spots.message(worker));
+            let message = slots.get(shard as usize).and_then(|slots| slots.message(worker));
             let read = message.and_then(|(payload, bits)| incoming(sum, payload, bits, parameters));
             let gone = || Error::Protocol { party, reason: "a message that has changed since it came".to_owned() };
             let added = sum.add_held(worker, &read.ok_or_else(gone)?, now_ps);
@@ -386,14 +386,14 @@ impl Aggregator {
         }
     }
 
-    /// Carries out what a message does. Its spot receives again before anybody is answered.
+    /// Carries out what a message does. Its slot receives again before anybody is answered.
     fn added(&mut self, shard: u32, worker: u32, added: &Added, now_ps: u64) -> Result<()> {
-        let Self { settings: Settings { parameters, shards_of_each, .. }, running, spots, links, .. } = self;
+        let Self { settings: Settings { parameters, shards_of_each, .. }, running, slots, links, .. } = self;
         let each = *shards_of_each as usize;
-        let (Some(running), Some(spots)) = (running, spots.get_mut(shard as usize)) else { return Ok(()) };
-        spots.add(worker, &added.additions, parameters.block_bytes() as usize, running.call.reduction);
+        let (Some(running), Some(slots)) = (running, slots.get_mut(shard as usize)) else { return Ok(()) };
+        slots.add(worker, &added.additions, parameters.block_bytes() as usize, running.call.reduction);
         if let Some(link) = links.get(worker as usize * each + shard as usize) {
-            spots.post(worker, link)?;
+            slots.post(worker, link)?;
         }
         let blocks = u64::from(added.additions.blocks());
         self.statistics.blocks += blocks;
@@ -401,13 +401,13 @@ impl Aggregator {
         self.busy_ps = self.busy_ps.max(now_ps) + takes_ps;
         let Some(answer) = &added.answer else { return Ok(()) };
         let (last, at_ps) = (answer.is_last(), self.busy_ps);
-        let answer = spots.answer(answer, *parameters)?;
+        let answer = slots.answer(answer, *parameters)?;
         let unsent = |worker| Unsent { link: worker * each + shard as usize, answer, last, at_ps };
         self.unsent.extend((0..parameters.workers() as usize).map(unsent));
         Ok(())
     }
 
-    /// Posts answers. Tells whether it did.
+    /// Posts answers. Returns whether it did.
     fn flush(&mut self, now_ps: u64) -> Result<bool> {
         let Self { unsent, links, statistics, settings, .. } = self;
         let mut moved = false;

@@ -41,7 +41,7 @@ pub(super) trait Blocks {
     /// Whether work is under way that neither this processor nor a card does.
     fn is_busy(&self) -> bool;
 
-    /// Looks whether such work is over. Tells whether some is.
+    /// Checks whether such work is over. Returns whether some is.
     ///
     /// # Errors
     /// It failed.
@@ -60,13 +60,13 @@ pub(super) trait Arrangement<A: ?Sized>: Blocks {
     fn start(&mut self, array: &A, portions: &[Portion]) -> Result<()>;
 
     /// Goes on with a portion, which has this number, until a message is ready, or something is awaited, or `left`
-    /// bytes have been looked at.
+    /// bytes have been scanned.
     ///
     /// # Errors
     /// As [`Arrangement::start`].
     fn turn(&mut self, array: &mut A, number: usize, portion: &mut Portion, left: &mut usize) -> Result<Turn>;
 
-    /// All sums have come. Tells whether they are in the array; is called until they are.
+    /// All sums have come. Returns whether they are in the array; is called until they are.
     ///
     /// # Errors
     /// As [`Arrangement::start`].

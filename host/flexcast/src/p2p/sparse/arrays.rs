@@ -12,7 +12,7 @@ pub trait Array {
     /// Bytes that both have.
     fn bytes(&self) -> u64;
 
-    /// Copies bytes of the contribution to registered memory, and tells whether any bit of them is set: one pass over
+    /// Copies bytes of the contribution to registered memory, and returns whether any bit of them is set: one pass over
     /// them.
     ///
     /// # Errors

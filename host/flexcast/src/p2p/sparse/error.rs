@@ -65,10 +65,10 @@ pub enum Error {
     AcceleratorTimeout {
         /// Time without progress, by the provider's clock.
         waited_us: u64,
-        /// How often was looked in vain.
+        /// Polls in vain.
         polls: u64,
     },
-    /// What somebody said of its queue pairs cannot be used.
+    /// What a worker or aggregator sent of its queue pairs cannot be used.
     #[error("endpoint of {party}: {reason}")]
     Endpoint {
         /// Whose it is.
@@ -101,7 +101,7 @@ pub enum Error {
     },
     /// An aggregator has ended the operation.
     #[error(
-        "aggregator {aggregator} has ended the operation because of {}: look at its process and its network",
+        "aggregator {aggregator} has ended the operation because of {}: check its process and its network",
         failed_rank(*aggregator, *worker)
     )]
     Ended {
@@ -117,7 +117,7 @@ pub enum Error {
         party: Party,
         /// Time without progress, by the provider's clock.
         waited_us: u64,
-        /// How often was looked in vain.
+        /// Polls in vain.
         polls: u64,
     },
 }

@@ -95,7 +95,7 @@ impl<A: Array> Array for FixedPointArray<'_, A> {
         let numbers = self.numbers(&range)?;
         let (start, len) = (numbers.start, numbers.len());
         let any = self.array.load(numbers.clone(), to, offset)?;
-        // The last of an odd number has a zero beside it.
+        // The last of an odd number has a zero next to it.
         to.clear(offset + len, range.len() - len)?;
         if !any {
             return Ok(false);

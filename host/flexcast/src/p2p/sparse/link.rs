@@ -61,7 +61,7 @@ pub(super) struct Link {
     number: u32,
     /// Sends whose completion has not been seen.
     under_way: u32,
-    /// The last of them that no signal will tell of.
+    /// The last of them that no signal will report.
     unsignaled: u32,
     received_bytes: u64,
     /// When the peer is probed next; none while nothing shows that something is missing.

@@ -50,11 +50,11 @@ pub(crate) struct Sparse {
     /// The portion whose turn it is.
     turn: usize,
     foreign_bytes: u64,
-    /// More of the array can be looked at, whatever comes.
+    /// More of the array can be scanned, whatever comes.
     busy: bool,
 }
 
-/// Memory of spots of operations that are over, for the next one.
+/// Memory of slots of operations that are over, for the next one.
 #[derive(Debug, Default)]
 pub struct Spare(Vec<Vec<u8>>);
 
@@ -62,17 +62,17 @@ impl Spare {
     /// Room for one message of any length. What is in it does not matter.
     fn take(&mut self, parameters: Parameters) -> Result<Vec<u8>> {
         let bytes = parameters.slot_bytes() as usize + DISPLACEMENT_BYTES;
-        match self.0.pop().filter(|spot| spot.capacity() >= bytes) {
-            Some(mut spot) => {
-                spot.resize(bytes, 0);
-                Ok(spot)
+        match self.0.pop().filter(|slot| slot.capacity() >= bytes) {
+            Some(mut slot) => {
+                slot.resize(bytes, 0);
+                Ok(slot)
             }
             None => Ok(zeroes(bytes)?),
         }
     }
 
-    fn give(&mut self, spot: Vec<u8>) {
-        self.0.push(spot);
+    fn give(&mut self, slot: Vec<u8>) {
+        self.0.push(slot);
     }
 
     /// What it takes.
@@ -127,13 +127,13 @@ fn refused(error: impl std::fmt::Display) -> Error {
 pub(crate) enum Aggregators {
     /// Every rank its own shards.
     Ranks,
-    /// So many processes apart, which have numbers behind those of the ranks.
+    /// So many separate processes, which have numbers behind those of the ranks.
     External(u32),
 }
 
 impl Sparse {
     /// # Errors
-    /// [`Error::Argument`]; no memory for the spots.
+    /// [`Error::Argument`]; no memory for the slots.
     pub(crate) fn new(
         (bytes, reduction, options): (u64, Reduction, SparseOptions),
         place: RankInfo,
@@ -233,8 +233,8 @@ impl Sparse {
 
     /// The sums of an own shard go to all workers.
     fn answer(&mut self, shard: u32, receive: &mut [u8]) {
-        let Some(((at, spot), answer)) = self.sums.answer(shard) else { return };
-        let source = Part { memory: Memory::Temporary, blocks: Span { first: at, count: spot } };
+        let Some(((at, slot), answer)) = self.sums.answer(shard) else { return };
+        let source = Part { memory: Memory::Temporary, blocks: Span { first: at, count: slot } };
         let tag = Tag::Answer(shard).number();
         let ranks = self.parameters.workers();
         self.outgoing.extend((0..ranks).filter(|rank| *rank != self.own).map(|to| Outgoing { to, tag, source }));

@@ -7,26 +7,26 @@
 //! its displacement; that of an answer is 0, or, without any bytes, one more than the number of the worker for whose
 //! sake the aggregator has given up.
 //!
-//! A worker whose array is the processor's has a ring of 2d blocks for each shard: it loads blocks there, looking at
+//! A worker whose array is the processor's has a ring of 2d blocks for each shard: it loads blocks there, scanning
 //! them, sends from there and receives sums there. The array is never registered. One whose array is in the memory of
 //! an [`Accelerator`] ([`Worker::staged`]) has a buffer there, as long as the array, in which each block has its place;
-//! the processor sees a bitmap. An aggregator has a receive spot for each worker and two transmit spots; blocks are
+//! the processor sees a bitmap. An aggregator has a receive slot for each worker and two transmit slots; blocks are
 //! added from the ones straight to the other.
 //!
-//! Set-up has two phases and neither blocks: `prepare` makes queue pairs and tells how they are reached; when all have
-//! exchanged that, `connect` takes what the others have told. Then [`Worker::begin`] and [`Aggregator::begin`] start an
-//! operation, and `progress` drives it.
+//! Set-up has two phases and neither blocks: `prepare` makes queue pairs and returns how they are reached; when all
+//! have exchanged that, `connect` takes what the others have sent. Then [`Worker::begin`] and [`Aggregator::begin`]
+//! start an operation, and `progress` drives it.
 //!
 //! ```no_run
 //! # use flexcast::p2p::sparse::{Aggregator, Arrays, Call, Config, Order, Result, Settings, Worker};
 //! # use flexcast::reduce::{DataType, Operator, Reduction};
 //! # use flexio::{Device, ProtectionDomain};
-//! # fn tell(_: Vec<u8>) -> Vec<Vec<u8>> { Vec::new() }
+//! # fn exchange(_: Vec<u8>) -> Vec<Vec<u8>> { Vec::new() }
 //! # fn run(device: &Device, pd: &ProtectionDomain, own: u32, array: &mut [u8], sum: Reduction) -> Result<()> {
 //! // Six workers and two aggregators, each with one shard, of blocks of 1 KiB of which 16 go in a message.
 //! let settings = Settings::new(6, 2, 1, 1024, 16)?;
 //! let (pending, endpoint) = Worker::prepare(pd, settings, own, Config::default())?;
-//! let mut worker = pending.connect(&tell(endpoint))?;
+//! let mut worker = pending.connect(&exchange(endpoint))?;
 //! worker.begin(Call { bytes: array.len() as u64, shards_of_each: 1, reduction: sum, order: Order::Arrival })?;
 //! while !worker.is_complete() {
 //!     worker.progress(&mut Arrays { send: None, receive: array })?;
@@ -47,7 +47,7 @@ mod link;
 pub(crate) mod messages;
 mod ring;
 pub(crate) mod scan;
-mod spots;
+mod slots;
 mod staged;
 pub(crate) mod sums;
 mod worker;
@@ -223,7 +223,7 @@ pub struct Statistics {
     pub memory_bytes: u64,
 }
 
-/// When something has last happened, and how often was looked in vain since.
+/// When something has last happened, and the polls in vain since.
 #[derive(Clone, Copy, Debug, Default)]
 struct Patience {
     progress_ps: u64,
@@ -235,7 +235,7 @@ impl Patience {
         (self.progress_ps, self.polls) = (now_ps, 0);
     }
 
-    /// Notes a look in vain. If that has been too long: microseconds without progress, and polls.
+    /// Notes a poll in vain. If that has been too long: microseconds without progress, and polls.
     fn overdue(&mut self, now_ps: u64, bound: Bound) -> Option<(u64, u64)> {
         self.polls += 1;
         let waited_ps = now_ps.saturating_sub(self.progress_ps);

@@ -1,4 +1,4 @@
-//! Scan of a shard by its worker: each block of the array is looked at once, in order, a part at a time.
+//! Scan of a shard by its worker: each block of the array is scanned once, in order, a part at a time.
 
 use std::ops::Range;
 
@@ -32,23 +32,23 @@ pub(crate) trait Places {
     fn found(&mut self, block: u32);
 }
 
-/// A worker and the part of its shard that it has looked at.
+/// A worker and the part of its shard that it has scanned.
 #[derive(Debug)]
 pub(crate) struct Scan {
     pub(crate) worker: Worker,
     pub(crate) shard: Shard,
-    /// Blocks before this one have been looked at.
-    looked: u32,
+    /// Blocks before this one have been scanned.
+    scanned: u32,
 }
 
 impl Scan {
     /// # Errors
     /// The shard has too many blocks.
     pub(crate) fn new(parameters: Parameters, shard: Shard) -> Result<Self, ParameterError> {
-        Ok(Self { worker: Worker::new(parameters, shard.blocks())?, shard, looked: 0 })
+        Ok(Self { worker: Worker::new(parameters, shard.blocks())?, shard, scanned: 0 })
     }
 
-    /// Goes on until a message is ready, an answer is needed, or `left` bytes have been looked at.
+    /// Goes on until a message is ready, an answer is needed, or `left` bytes have been scanned.
     ///
     /// # Errors
     /// That of the memory.
@@ -61,7 +61,7 @@ impl Scan {
                     moved = true;
                 }
                 Step::Scan { from, slot } => {
-                    self.look(from.max(self.looked), slot, places, left)?;
+                    self.scan(from.max(self.scanned), slot, places, left)?;
                     moved = true;
                 }
                 Step::Send => return Ok(Turn::Send),
@@ -71,8 +71,8 @@ impl Scan {
         Ok(if moved { Turn::Moved } else { Turn::Idle })
     }
 
-    /// Looks at blocks from `first` on until one is not zero.
-    fn look<P: Places>(&mut self, first: u32, slot: u32, places: &mut P, left: &mut usize) -> Result<(), P::Error> {
+    /// Scans blocks from `first` on until one is not zero.
+    fn scan<P: Places>(&mut self, first: u32, slot: u32, places: &mut P, left: &mut usize) -> Result<(), P::Error> {
         let blocks = self.shard.blocks();
         let (mut block, mut is_found) = (first, false);
         while block < blocks && *left > 0 {
@@ -85,12 +85,12 @@ impl Scan {
             block += 1;
         }
         places.skip(self.shard.block(first).start..self.shard.block(block).start)?;
-        self.looked = block;
+        self.scanned = block;
         if is_found {
             places.found(block);
         }
         if is_found || block == blocks {
-            // One of the blocks that were to be looked at.
+            // One of the blocks that were to be scanned.
             let _ = self.worker.found(is_found.then_some(block));
         }
         Ok(())

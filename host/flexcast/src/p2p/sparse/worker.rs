@@ -131,7 +131,7 @@ impl Worker {
 
     /// Takes what has come, polls at a part of the array, and sends what may be sent. Does not wait; between two calls
     /// the caller lets the card make progress ([`flexio::Relax`]). The array is the same in all calls of an operation,
-    /// and nobody else changes it. Tells whether anything has happened.
+    /// and nobody else changes it. Returns whether anything has happened.
     ///
     /// # Errors
     /// [`Error::Timeout`], [`Error::Connection`], [`Error::Protocol`], [`Error::Ended`], each naming whose fault it is;
@@ -170,7 +170,7 @@ impl<D: Accelerator> Worker<Staged<D>> {
 
     /// Takes what has come, moves the accelerator's work on, and sends what may be sent. Does not wait; between two
     /// calls the caller lets the card make progress ([`flexio::Relax`]). The array is the same in all calls of an
-    /// operation, and nobody else uses it until that is over. Tells whether anything has happened.
+    /// operation, and nobody else uses it until that is over. Returns whether anything has happened.
     ///
     /// # Errors
     /// As [`Worker::progress`] of a ring; [`Error::Accelerator`], [`Error::AcceleratorTimeout`]. From then on
@@ -355,7 +355,7 @@ impl<M> Worker<M> {
         self.completions.device().provider().relax().now_ps()
     }
 
-    /// Takes completions; tells whether there were any.
+    /// Takes completions; returns whether there were any.
     fn collect(&mut self) -> Result<bool> {
         let completions = self.completions.clone();
         collect(&completions, |completion| self.handle(completion))
@@ -423,7 +423,7 @@ impl<M> Worker<M> {
         Ok(())
     }
 
-    /// Goes on with the shards as far as nothing of aggregators is needed, for a while. Tells whether anything moved.
+    /// Goes on with the shards as far as nothing of aggregators is needed, for a while. Returns whether anything moved.
     fn drive<A: ?Sized>(&mut self, array: &mut A) -> Result<bool>
     where
         M: Arrangement<A>,

@@ -60,7 +60,7 @@ pub(crate) struct Slowness {
 
 impl Slowness {
     /// Takes note of an operation that took so long and was expected to take so long by multicast; `stalled`: a
-    /// connection had restarted or stood still, without which the others have waited for a rank. Tells whether
+    /// connection had restarted or stood still, without which the others have waited for a rank. Returns whether
     /// multicast is better: what has been lost in all, less what operations since have gained, is four times as long as
     /// one takes.
     pub(crate) fn note(&mut self, took: Duration, multicast: Duration, stalled: bool) -> bool {

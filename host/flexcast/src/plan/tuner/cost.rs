@@ -1,9 +1,9 @@
 //! Cost model of the algorithms: how long an operation takes by each, as a function of its blocks and of what cards and
-//! links tell.
+//! links report.
 //!
 //! The times are of one switch without congestion, hosts that poll, and calls at the same instant: what all algorithms
 //! have in common does not decide between them. All arithmetic saturates, so that no rate or length that a rank may
-//! tell makes it panic.
+//! report makes it panic.
 
 use flexcast_proto::p2p::Broadcast;
 
@@ -18,7 +18,7 @@ const INLINE_PS: u64 = 1_665_000;
 /// From the arrival of the last message to the acknowledgement of the own last one. Emulated, model M.2: direct writes
 /// of 64 bytes between two ranks take an announcement, which is short, a message and this, 7.2 us.
 const ACKNOWLEDGEMENT_PS: u64 = 800_000;
-/// What an operation over connections takes beside its bytes.
+/// What an operation over connections takes in addition to its bytes.
 const DIRECT_PS: u64 = INLINE_PS + MESSAGE_PS + ACKNOWLEDGEMENT_PS;
 /// Between two posts of a host to different connections, on its card. Emulated, model M.2: direct writes of 64 bytes
 /// take 0.78 us longer among 32 ranks than among 2.
@@ -27,11 +27,12 @@ const POST_PS: u64 = 26_000;
 /// library's own.
 const INLINE_BYTES: u64 = 236;
 const SIGNAL_BYTES: u64 = 48;
-/// What a packet takes on the wire beside its payload: preamble, gap and check sequence of Ethernet (24), and the
-/// headers of Ethernet, IPv4, UDP and RDMA Write (14, 20, 8, 28) with the check sequence of InfiniBand (4).
+/// What a packet takes on the wire in addition to its payload: preamble, gap and check sequence of Ethernet (24), and
+/// the headers of Ethernet, IPv4, UDP and RDMA Write (14, 20, 8, 28) with the check sequence of InfiniBand (4).
 const PACKET_BYTES: u64 = 98;
-/// What multicast takes beside its data and the rounds of its barrier: arming of the receive contexts, start of the
-/// send threads, completion flag, final handshake. Emulated, model M.2: 45 to 48 us for 16 KiB between 2 to 32 ranks.
+/// What multicast takes in addition to its data and the rounds of its barrier: arming of the receive contexts, start of
+/// the send threads, completion flag, final handshake. Emulated, model M.2: 45 to 48 us for 16 KiB between 2 to 32
+/// ranks.
 const MULTICAST_PS: u64 = 45_000_000;
 /// How far staged chunks lag behind the wire when the last one has come, for each byte received, and at most. Emulated,
 /// model M.2, four threads: 8 ranks take 3, 5, 11 and 5 us longer than wire and start for 64 KiB, 256 KiB, 1 MiB and 4
@@ -78,7 +79,7 @@ pub(super) fn predict_ps(algorithm: Algorithm, on: &Conditions, shape: &Shape) -
         Algorithm::Eager => (0..rounds(on.ranks)).fold(0, |sum: u64, round| {
             let bytes = carried(on, round).saturating_mul(block).min(shape.total_bytes);
             let is_inline = SIGNAL_BYTES.saturating_add(bytes) <= INLINE_BYTES;
-            // Longer ones are copied out of the slots, beside the wire.
+            // Longer ones are copied out of the slots, in addition to their time on the wire.
             let message =
                 if is_inline { INLINE_PS } else { wire_ps(on, bytes).saturating_mul(2).saturating_add(MESSAGE_PS) };
             sum.saturating_add(message)

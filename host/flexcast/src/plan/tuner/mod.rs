@@ -108,7 +108,7 @@ pub(crate) const fn segment_bytes(tree: Broadcast, bytes: u64) -> u64 {
     if even < LEAST_SEGMENT_BYTES { LEAST_SEGMENT_BYTES } else { even.next_multiple_of(LEAST_SEGMENT_BYTES) }
 }
 
-/// What decides beside the operation; alike on all ranks.
+/// What decides in addition to the operation; alike on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conditions {
     pub(crate) selection: Selection,

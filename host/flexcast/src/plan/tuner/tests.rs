@@ -131,7 +131,7 @@ fn any_conditions() -> impl Strategy<Value = Conditions> {
 }
 
 proptest! {
-    /// Whatever rates cards tell and however long blocks are: the choice is one that has a prediction, and has
+    /// Whatever rates cards report and however long blocks are: the choice is one that has a prediction, and has
     /// connections.
     #[test]
     fn every_choice_can_be_carried_out(
@@ -172,7 +172,7 @@ proptest! {
     }
 }
 
-/// Arrays are summed up whole where that is expected to be faster and nobody can tell the difference.
+/// Arrays are summed up whole where that is expected to be faster and nobody can see a difference.
 #[test]
 fn a_sparse_allreduce_goes_as_an_allreduce_does_where_that_is_faster() {
     use crate::op::reduce::{DataType, Operator, Reduction};
@@ -199,7 +199,7 @@ fn a_sparse_allreduce_goes_as_an_allreduce_does_where_that_is_faster() {
     };
     assert_eq!(of(&densities, sum, 64 << 10, false), dense(64 << 10), "whatever is in it");
     assert_eq!(of(&densities, sum, 64, false), dense(64));
-    assert_eq!(of(&densities, sum, 1 << 20, false), Algorithm::Sparse, "nobody has looked");
+    assert_eq!(of(&densities, sum, 1 << 20, false), Algorithm::Sparse, "nothing has been scanned");
     densities.note(1 << 20, reduction(sum), Some((1, 5)));
     let decision = decide(&table, &densities, sum, 1 << 20, false);
     assert_eq!((decision.algorithm(), decision.density_ppm()), (Algorithm::Sparse, Some(200_000)));

@@ -150,7 +150,7 @@ impl CardProtocol {
                 first_slot: number * slots,
                 ..Default::default()
             });
-            // Firmware hears no greetings: cards refuse strangers, by the numbers of their packets.
+            // Firmware receives no greetings: cards refuse strangers, by the numbers of their packets.
             let (own, peer) = ((&all[own as usize], qp.number()), &all[*rank as usize]);
             let (remote, first_psn) = Endpoint::silent(communicator, own, peer, Purpose::Control)?;
             qp.connect(&Connection::to(remote).first_psn(first_psn).path(path).retry(retry))?;

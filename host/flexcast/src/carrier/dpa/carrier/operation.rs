@@ -122,7 +122,7 @@ pub(crate) struct DpaStream {
     /// has; 0 where a root sends to all at once.
     pub(super) turn_ps: u64,
     pub(super) scan: Scan,
-    /// Its gaps, if it has looked for any.
+    /// Its gaps, if it has scanned for any.
     pub(super) gaps: Option<Gaps>,
     /// What multicast has not brought, once a scan or the close of the receive contexts has shown it; none if the
     /// operation has failed before.

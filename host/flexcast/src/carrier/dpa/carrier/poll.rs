@@ -153,7 +153,7 @@ impl DpaCarrier {
         }
     }
 
-    /// Polls whether multicast has brought everything beside the own block.
+    /// Polls whether multicast has brought everything except the own block.
     fn poll_receive(&mut self, ops: &mut DpaOperations, now_ps: u64) -> Result<bool> {
         let copied = |operation: &&mut Operation| operation.stream.own_block != OwnBlock::Copying;
         let Some(operation) = ops.current.as_mut().filter(copied) else { return Ok(false) };

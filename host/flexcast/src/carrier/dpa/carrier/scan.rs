@@ -1,4 +1,4 @@
-//! Looks at the bitmaps of the receive contexts while an operation goes on: whether a quiet stream is over, and what a
+//! Scans the bitmaps of the receive contexts while an operation goes on: whether a quiet stream is over, and what a
 //! flowing one has lost.
 
 use flexcast_proto::{Cause, FailureCode, GapWatch, PieceSet, StallWindow};
@@ -11,17 +11,17 @@ use crate::error::Result;
 use crate::op::stream::Transport;
 use crate::plan::{Missing, Seen};
 
-/// Repair beside the data, in an operation that is expected to lose chunks.
+/// Repair concurrent with the data, in an operation that is expected to lose chunks.
 #[derive(Debug)]
 pub(super) struct Gaps {
     watch: GapWatch,
-    /// Reports of the receive contexts that have been looked at.
+    /// Reports of the receive contexts that have been read.
     reports: u64,
     /// Since when nothing had come when the last chunks were found to be overdue.
     overdue_since_ps: u64,
-    /// What the last look has shown to be lost.
+    /// What the last scan has shown to be lost.
     pub(super) lost: Missing,
-    /// What the last look has shown to have come, until it is in its place.
+    /// What the last scan has shown to have come, until it is in its place.
     placing: Option<Placing>,
 }
 
@@ -49,19 +49,19 @@ struct Placing {
 
 impl DpaCarrier {
     /// Whether the right neighbour's multicast is over, and with it this rank's. Where a root sends to each rank by
-    /// itself it tells nothing.
+    /// itself it shows nothing.
     pub(super) fn is_over_for_neighbour(ops: &DpaOperations) -> bool {
         ops.core.config.transport != Transport::UcUnicast && ops.protocol.is_over_for_neighbour()
     }
 
-    /// Looks at the bitmaps where there is reason to. Returns whether that has shown anything.
+    /// Scans the bitmaps where there is reason to. Returns whether that has shown anything.
     pub(super) fn poll_scan(&mut self, ops: &mut DpaOperations, now_ps: u64) -> Result<bool> {
         let placed = self.poll_placing(ops, now_ps)? | self.poll_reports(ops, now_ps)?;
         let has_gaps = self.poll_gaps(ops)?;
         let over = Self::is_over_for_neighbour(ops);
         let Some(operation) = ops.current.as_mut() else { return Ok(placed) };
         let receive = &mut self.receive;
-        // Where all chunks are there, and wait for their copies only, there is nothing to look for.
+        // Where all chunks are there, and wait for their copies only, there is nothing to scan for.
         let is_quiet = operation.scan_ps(ops.stall, over, now_ps).is_some_and(|scan_ps| now_ps >= scan_ps)
             && receive.remaining()? > 0;
         match operation.stream.scan {
@@ -107,12 +107,12 @@ impl DpaCarrier {
         self.take_scan(ops, now_ps, false)
     }
 
-    /// Whether the bitmaps are to be looked at for gaps, although chunks come: the right neighbour waits for what has
+    /// Whether the bitmaps are to be scanned for gaps, although chunks come: the right neighbour waits for what has
     /// come, and the receive contexts do not report by themselves.
     fn poll_gaps(&mut self, ops: &mut DpaOperations) -> Result<bool> {
         let receive = &self.receive;
-        let may_look = !ops.stall.reorders() && !receive.is_reporting() && ops.protocol.is_on_host();
-        let Some(operation) = ops.current.as_mut().filter(|operation| may_look && operation.may_repair()) else {
+        let may_scan = !ops.stall.reorders() && !receive.is_reporting() && ops.protocol.is_on_host();
+        let Some(operation) = ops.current.as_mut().filter(|operation| may_scan && operation.may_repair()) else {
             return Ok(false);
         };
         let asked = operation.stream.gaps.is_none() && ops.protocol.owes();
@@ -124,7 +124,7 @@ impl DpaCarrier {
         Ok(asked || gaps.watch.is_due(remaining))
     }
 
-    /// Takes what a look has shown. `over`: the right neighbour's multicast was over when it was asked for. Returns
+    /// Takes what a scan has shown. `over`: the right neighbour's multicast was over when it was asked for. Returns
     /// whether that is news.
     fn take_scan(&mut self, ops: &mut DpaOperations, now_ps: u64, over: bool) -> Result<bool> {
         let Some(operation) = ops.current.as_mut() else { return Ok(false) };
@@ -181,7 +181,7 @@ impl DpaCarrier {
         }
     }
 
-    /// Notifies the protocol of the pieces that had come by the last look, once they are in their place. Returns
+    /// Notifies the protocol of the pieces that had come by the last scan, once they are in their place. Returns
     /// whether they are.
     fn poll_placing(&mut self, ops: &mut DpaOperations, now_ps: u64) -> Result<bool> {
         let Some(gaps) = ops.current.as_mut().and_then(|operation| operation.stream.gaps.as_mut()) else {
@@ -219,7 +219,7 @@ impl Operation {
         self.stream.gaps.as_ref().is_some_and(|gaps| gaps.placing.is_some())
     }
 
-    /// Whether gaps may be looked for: chunks come, or may come.
+    /// Whether a scan for gaps may begin: chunks come, or may come.
     fn may_repair(&self) -> bool {
         let stream = &self.stream;
         stream.watch.is_some()

@@ -150,8 +150,8 @@ impl Maker<'_> {
 }
 
 impl Receive {
-    /// Makes queues, threads and contexts; queue pairs are not yet in their groups, or connected. Receive contexts tell
-    /// a progress thread by `signals`.
+    /// Makes queues, threads and contexts; queue pairs are not yet in their groups, or connected. Receive contexts
+    /// notify a progress thread by `signals`.
     pub(crate) fn new(
         card: &DpaCard,
         config: &Config,
@@ -304,8 +304,8 @@ impl Receive {
         self.targets.as_ref()
     }
 
-    /// A rank that cannot be told any more where this one wants its bytes, with the status of the work completion; told
-    /// once.
+    /// A rank that cannot be notified any more where this one wants its bytes, with the status of the work completion;
+    /// returned once.
     pub(crate) fn take_broken(&mut self) -> Result<Option<(u32, u32)>> {
         self.targets.as_mut().map_or(Ok(None), Targets::take_broken)
     }

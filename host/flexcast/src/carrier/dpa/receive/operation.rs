@@ -20,7 +20,7 @@ impl Receive {
         self.sequence
     }
 
-    /// Whether the threads can be told of something new.
+    /// Whether the threads can be notified of something new.
     pub(crate) fn is_free(&mut self) -> Result<bool> {
         for thread in &mut self.threads {
             if !thread.mailbox.is_free()? {
@@ -77,7 +77,7 @@ impl Receive {
         }
         self.write_lines(plan, own, buffer.region()?, (collective_id, chunk_bytes))?;
         let rows = if plan.is_equal() { 0 } else { plan.root_ranks().count() * ROW_BYTES as usize };
-        self.tell(|context| {
+        self.notify(|context| {
             let by_rows = context.chunks > 0 && context.stream.peer.is_none();
             (if by_rows { rows } else { 0 }, LINES_BYTES as usize)
         })
@@ -109,7 +109,7 @@ impl Receive {
             let first = plan.first_root(stream);
             let share = plan.share(first, stream.subgroup);
             let start = region.addr().get();
-            // Packets of a single peer bring their addresses with them, rows tell theirs.
+            // Packets of a single peer bring their addresses with them, rows have theirs.
             let before = if plan.is_equal() && stream.peer.is_none() { plan.block(first).offset } else { 0 };
             let context = &mut self.contexts[index];
             context.chunks = chunks;
@@ -164,7 +164,7 @@ impl Receive {
         for context in &mut self.contexts {
             context.operation.report_request = self.reports;
         }
-        self.tell(|_| (0, size_of::<Operation>()))
+        self.notify(|_| (0, size_of::<Operation>()))
     }
 
     /// Closes the operation: receive contexts accept nothing more, finish their copies and report. Only when
@@ -175,12 +175,12 @@ impl Receive {
             context.operation.flags = OPERATION_CLOSED;
             context.operation.report_request = self.reports;
         }
-        self.tell(|_| (0, size_of::<Operation>()))
+        self.notify(|_| (0, size_of::<Operation>()))
     }
 
     /// Writes so many bytes of their rows and of their lines (of an operation that they have, of the first alone) to
     /// all receive contexts and wakes their threads.
-    fn tell(&mut self, lengths: impl Fn(&Context) -> (usize, usize)) -> Result<()> {
+    fn notify(&mut self, lengths: impl Fn(&Context) -> (usize, usize)) -> Result<()> {
         for (number, thread) in self.threads.iter_mut().enumerate() {
             let rkey = thread.memory.id();
             let to = |address: DevAddr| DeviceRange { address: address.get(), rkey };

@@ -69,7 +69,7 @@ impl Receive {
         Ok(self.host.read_u64(self.shared.flag())? == FLAG_MAGIC + self.sequence)
     }
 
-    /// Whether all receive contexts have answered the last [`Receive::look`] or [`Receive::close`].
+    /// Whether all receive contexts have answered the last [`Receive::read_flags`] or [`Receive::close`].
     pub(crate) fn has_answered(&self) -> Result<bool> {
         self.all(offset_of!(ProgressLine, reported), self.reports)
     }

@@ -80,7 +80,7 @@ impl fmt::Display for AggregatorFailure {
             ),
             Ok(SparseStatus::Connection) => write!(
                 f,
-                "the connection to worker {worker} is broken: {} (syndrome {found:#x}); look at its process and its \
+                "the connection to worker {worker} is broken: {} (syndrome {found:#x}); check its process and its \
                  network",
                 u8::try_from(*found).map_or(FailureCode::Completion, FailureCode::of_syndrome)
             ),
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_broken_connection_is_told_in_words() {
+    fn a_broken_connection_is_reported_in_words() {
         let (status, found, limit) = (Ok(SparseStatus::Connection), 0x15, 0);
         let failure = AggregatorFailure { shard: 0, worker: 3, iteration: 1, operations: 2, status, found, limit };
         let text = failure.to_string();

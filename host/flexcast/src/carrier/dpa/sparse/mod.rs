@@ -1,11 +1,11 @@
 //! Aggregators of sparse AllReduce on a card's DPA: threads of image `sparse`, and the host's control of them.
 //!
-//! Set-up has two phases that do not wait for anybody: [`AggregatorCard::prepare`] makes spots and queue pairs, whose
-//! endpoints the workers are told; [`PreparedAggregator::connect`] takes those of the workers and lets the threads run.
-//! From then on they need no host: not between iterations, and not between operations. What an operation's elements are
-//! is told only where that changes ([`DpaAggregator::set_element`]).
+//! Set-up has two phases that do not wait for anybody: [`AggregatorCard::prepare`] makes slots and queue pairs, whose
+//! endpoints the workers are given; [`PreparedAggregator::connect`] takes those of the workers and lets the threads
+//! run. From then on they need no host: not between iterations, and not between operations. The element type
+//! of the operations is written only where it changes ([`DpaAggregator::set_element`]).
 //!
-//! Spots lie in DPA memory: there the card writes what comes into the DPA's second-level cache, and a load takes a
+//! Slots lie in DPA memory: there the card writes what comes into the DPA's second-level cache, and a load takes a
 //! thread a twentieth of what it would through a window to the host's memory.
 
 mod failure;
@@ -50,7 +50,7 @@ pub struct AggregatorCard(DpaCard);
 
 impl AggregatorCard {
     /// Opens the card `device` (such as `mlx5_0`) and starts `firmware`, image `sparse`, on its DPA. Other processes
-    /// may run there beside it.
+    /// may run there, too.
     ///
     /// # Errors
     /// As [`Card::open`](crate::Card::open).
@@ -63,10 +63,10 @@ impl AggregatorCard {
         Self(card)
     }
 
-    /// Makes threads, spots and queue pairs for the workers of `parameters`: a shard for each coroutine of each thread.
+    /// Makes threads, slots and queue pairs for the workers of `parameters`: a shard for each coroutine of each thread.
     ///
     /// # Errors
-    /// [`Error::Argument`] or [`Error::Budget`]: spots that do not fit, blocks that the firmware does not take, no
+    /// [`Error::Argument`] or [`Error::Budget`]: slots that do not fit, blocks that the firmware does not take, no
     /// threads; [`Error::Context`]; [`Error::Flexio`].
     pub fn prepare(&self, parameters: Parameters, options: &AggregatorOptions) -> Result<PreparedAggregator> {
         options.check(parameters)?;
@@ -135,7 +135,7 @@ struct Thread {
     /// By coroutine, and of each by worker.
     queue_pairs: Vec<DpaQueuePair>,
     _cq: DpaCompletionQueue,
-    _spots: MemoryKey,
+    _slots: MemoryKey,
     /// Its [`SparseThread`], then instances and workers.
     memory: DeviceBuffer,
     handler: EventHandler,
@@ -151,10 +151,10 @@ impl Maker<'_> {
         let peers_at = instances_at + u64::from(coroutines) * size_of::<SparseInstance>() as u64;
         let bytes = peers_at + u64::from(peers) * size_of::<SparsePeer>() as u64;
         let memory = DeviceBuffer::zeroed(process, bytes)?;
-        let spot_bytes = slot_bytes(parameters);
-        let instance_bytes = u64::from(spot_bytes) * (u64::from(workers) + 2);
-        let spots = DeviceBuffer::zeroed(process, instance_bytes * u64::from(coroutines))?;
-        let key = MemoryKey::new(&spots, Access::LOCAL_WRITE)?;
+        let slot_bytes = slot_bytes(parameters);
+        let instance_bytes = u64::from(slot_bytes) * (u64::from(workers) + 2);
+        let slots = DeviceBuffer::zeroed(process, instance_bytes * u64::from(coroutines))?;
+        let key = MemoryKey::new(&slots, Access::LOCAL_WRITE)?;
         let handler = EventHandler::new(process, "sparse", memory.addr().get(), Affinity::Unit(unit))?;
         let completions = completions(parameters, coroutines);
         let cq = DpaCompletionQueue::new(card.outbox(), completions.ilog2() as u8, CqTarget::Thread(&handler))?;
@@ -175,7 +175,7 @@ impl Maker<'_> {
                 block_bytes: parameters.block_bytes(),
                 blocks_per_message: parameters.blocks_per_message(),
                 first_peer: coroutine * workers,
-                spot_bytes,
+                spot_bytes: slot_bytes,
                 first_spot: u64::from(coroutine) * instance_bytes,
                 operation: HostLine::new(DeviceAddress::new(self.operation.addr().get())),
                 ..Default::default()
@@ -202,7 +202,7 @@ impl Maker<'_> {
             cq: cq_memory(&cq),
             instances: ContextMemory::new(at(instances_at), coroutines),
             peers: ContextMemory::new(at(peers_at), peers),
-            spots: SpotMemory::new(DeviceAddress::new(spots.addr().get()), (spots.len() / 8) as u32),
+            spots: SpotMemory::new(DeviceAddress::new(slots.addr().get()), (slots.len() / 8) as u32),
             report_host: self.reports.addr().get() + report,
             ..Default::default()
         };
@@ -210,11 +210,11 @@ impl Maker<'_> {
         memory.write(peers_at, contexts.as_bytes())?;
         let context = memory.write_context(0, &context)?;
         accepted("aggregator thread", process.call(&PREPARE, context)?)?;
-        Ok(Thread { queue_pairs, _cq: cq, _spots: key, memory, handler })
+        Ok(Thread { queue_pairs, _cq: cq, _slots: key, memory, handler })
     }
 }
 
-/// Bytes from spot to spot.
+/// Bytes from slot to slot.
 const fn slot_bytes(parameters: Parameters) -> u32 {
     parameters.slot_bytes().next_multiple_of(64)
 }
@@ -325,14 +325,14 @@ pub struct DpaAggregator {
 pub struct AggregatorStanding {
     /// The worker whose message an operation under way waits for; none while none waits.
     pub awaited: Option<u32>,
-    /// Whether all workers have acknowledged the answers of all operations. While one is under way some are not told,
-    /// and it is false.
+    /// Whether all workers have acknowledged the answers of all operations. While one is under way some are not
+    /// acknowledged, and it is false.
     pub is_answered: bool,
 }
 
 impl DpaAggregator {
     /// What the elements of the operations from the next one on are; at first they are 32-bit integers. To be called
-    /// while no operation is under way: before this card's own worker votes, or, of a card apart from all workers,
+    /// while no operation is under way: before this card's own worker votes, or, of a card that has no worker,
     /// before any does.
     ///
     /// # Errors
@@ -361,13 +361,13 @@ impl DpaAggregator {
         let mut standing = AggregatorStanding { awaited: None, is_answered: true };
         for number in 0..self.threads.len() {
             let shard = number * self.options.coroutines as usize;
-            let look = self.reports.read_u64(shard * REPORT_BYTES + offset_of!(SparseReport, look))?;
-            if look >> 32 != u64::from(self.question) {
+            let answer = self.reports.read_u64(shard * REPORT_BYTES + offset_of!(SparseReport, look))?;
+            if answer >> 32 != u64::from(self.question) {
                 return Ok(None);
             }
-            let worker = (look & (SPARSE_LOOK_UNANSWERED - 1)) as u32;
+            let worker = (answer & (SPARSE_LOOK_UNANSWERED - 1)) as u32;
             standing.awaited = standing.awaited.or(worker.checked_sub(1));
-            standing.is_answered &= look & SPARSE_LOOK_UNANSWERED == 0;
+            standing.is_answered &= answer & SPARSE_LOOK_UNANSWERED == 0;
         }
         Ok(Some(standing))
     }
@@ -407,8 +407,8 @@ impl DpaAggregator {
         self.parameters
     }
 
-    /// Where the state of a thread lies in DPA memory, for those who can look there: emulated cards show what a thread
-    /// has executed.
+    /// Where the state of a thread lies in DPA memory, for those who can read it there: emulated cards show what a
+    /// thread has executed.
     #[doc(hidden)]
     #[must_use]
     pub fn thread_state(&self, thread: usize) -> Option<flexio::DevAddr> {

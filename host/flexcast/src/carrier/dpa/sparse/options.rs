@@ -19,7 +19,7 @@ pub struct AggregatorOptions {
     pub coroutines: u32,
     /// Completions after which a thread lets others run. Default 4096.
     pub budget: u32,
-    /// Cache of the DPA in bytes that all spots have to fit in. Default 1.5 MB, as published.
+    /// Cache of the DPA in bytes that all slots have to fit in. Default 1.5 MB, as published.
     pub cache_bytes: u64,
     /// Patience of the connections with a silent worker.
     pub retry: Retry,
@@ -83,10 +83,10 @@ impl AggregatorOptions {
         budget
             .check(parameters)
             .or_else(|error| argument(format!("{error}; or raise cache_bytes to accept slower loads")))?;
-        let spots =
+        let slots =
             u64::from(slot_bytes(parameters)) * (u64::from(parameters.workers()) + 2) * u64::from(self.coroutines);
-        if spots / 8 > u64::from(u32::MAX) {
-            return argument(format!("{spots} bytes of spots of a thread: use fewer coroutines, or smaller messages"));
+        if slots / 8 > u64::from(u32::MAX) {
+            return argument(format!("{slots} bytes of slots of a thread: use fewer coroutines, or smaller messages"));
         }
         Ok(())
     }

@@ -117,7 +117,7 @@ impl Contacts {
         all.iter().all(|contact| contact.peer.is_some())
     }
 
-    /// Connects to aggregators to which there is no connection, without waiting, and tells all of them the endpoint of
+    /// Connects to aggregators to which there is no connection, without waiting, and sends all of them the endpoint of
     /// new queue pairs.
     pub(super) fn offer(&mut self, endpoint: &[u8]) -> Result<(), Fault> {
         for number in 0..self.all.len() {
@@ -141,7 +141,7 @@ impl Contacts {
         Ok(())
     }
 
-    /// Tells all aggregators what is called.
+    /// Sends the call of an operation to all aggregators.
     pub(super) fn call(&mut self, summary: Summary, now_ps: u64) {
         self.known.begin(now_ps);
         self.calls = self.calls.wrapping_add(1);
@@ -154,12 +154,12 @@ impl Contacts {
         }
     }
 
-    /// Sends what waits, and takes note of what aggregators say. Tells whether one has told its queue pairs.
+    /// Sends what waits, and takes what aggregators report. Returns whether one has sent its queue pairs.
     ///
     /// # Errors
     /// One has gone, or says why the operation fails.
     pub(super) fn advance(&mut self, now_ps: u64) -> Result<bool, Fault> {
-        let mut told = false;
+        let mut has_endpoint = false;
         for number in 0..self.all.len() as u32 {
             let Self { all, room, terms, .. } = self;
             let mut reports = Vec::new();
@@ -168,14 +168,14 @@ impl Contacts {
                 self.known.received(number, now_ps);
             }
             for report in reports {
-                told |= matches!(report, Report::Endpoint { .. });
+                has_endpoint |= matches!(report, Report::Endpoint { .. });
                 self.take_report(number, report)?;
             }
             if let Some(why) = broken {
                 return Err(blame(number, why));
             }
         }
-        Ok(told)
+        Ok(has_endpoint)
     }
 
     fn take_report(&mut self, number: u32, report: Report) -> Result<(), Fault> {
@@ -191,9 +191,11 @@ impl Contacts {
                 Ok(())
             }
             Report::Lost { rank } if rank == self.own => Err(blame(number, external::lost())),
-            Report::Lost { rank } => Err(Fault::Told { rank, cause: Cause::Connection(FailureCode::ConnectionReset) }),
-            Report::Silent { rank } => Err(Fault::Told { rank, cause: Cause::Silent(WaitedFor::Block) }),
-            Report::Differs { rank, .. } => Err(Fault::Told { rank, cause: Cause::Disagrees }),
+            Report::Lost { rank } => {
+                Err(Fault::Reported { rank, cause: Cause::Connection(FailureCode::ConnectionReset) })
+            }
+            Report::Silent { rank } => Err(Fault::Reported { rank, cause: Cause::Silent(WaitedFor::Block) }),
+            Report::Differs { rank, .. } => Err(Fault::Reported { rank, cause: Cause::Disagrees }),
             Report::Refused { reason } => Err(blame(number, external::refusal(&reason))),
         }
     }
@@ -203,7 +205,7 @@ impl Contacts {
         self.all.iter().map(|contact| contact.endpoint.as_deref()).collect()
     }
 
-    /// The first aggregator that has not told its queue pairs.
+    /// The first aggregator that has not sent its queue pairs.
     pub(super) fn without_endpoint(&self) -> Option<u32> {
         self.all.iter().position(|contact| contact.endpoint.is_none()).map(|number| number as u32)
     }

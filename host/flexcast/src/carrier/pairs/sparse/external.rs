@@ -1,8 +1,8 @@
 //! Sparse AllReduce over RDMA cards through aggregators that are no ranks: a rank is a worker alone.
 //!
 //! Ranks agree on the number of their job by the Allgather that comes before the first operation. Each then connects to
-//! the aggregators by itself, tells them its queue pairs, and is told theirs when all workers' are there. An aggregator
-//! that was started anew between two operations gets new ones.
+//! the aggregators by itself, sends them its queue pairs, and receives theirs when all workers' are there. An
+//! aggregator that was started anew between two operations gets new ones.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,11 +22,11 @@ use crate::op::collective::Collective;
 use crate::op::config::{Config, ps};
 use crate::p2p::sparse::{self, Buffers, Call, Party, PendingWorker, Worker};
 
-/// An aggregator that has been heard of within this time is alive: it says so every 500 ms while it waits.
+/// An aggregator from which something has come within this time is alive: it reports that every 500 ms while it waits.
 const ALIVE: Duration = Duration::from_secs(2);
 
-/// While blocks are on their way, aggregators are listened to this often: each time is a call of the system.
-const LOOK_PS: u64 = 100_000_000;
+/// While blocks are on their way, aggregators are polled this often: each time is a call of the system.
+const POLL_PS: u64 = 100_000_000;
 
 /// Aggregators that a communicator was given.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl External {
     }
 }
 
-/// What a rank tells the others before it connects: that of rank 0 counts.
+/// What a rank sends the others before it connects: that of rank 0 counts.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Proposal {
@@ -72,7 +72,7 @@ struct Proposal {
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FXAGJOB1");
 
-/// Bytes of what a rank tells the others.
+/// Bytes of what a rank sends the others.
 pub(super) const PROPOSAL_BYTES: usize = size_of::<Proposal>();
 
 /// A worker whose aggregators have not been asked.
@@ -92,14 +92,14 @@ pub(in crate::carrier::pairs) struct Session {
     barrier_timeout: Duration,
     /// Dropped before the worker: queue pairs that go break their aggregators' connections.
     contacts: Contacts,
-    /// Waits for the aggregators' queue pairs: with the endpoint, until it is told.
+    /// Waits for the aggregators' queue pairs: with the endpoint, until it is sent.
     pending: Option<(PendingWorker, Vec<u8>)>,
     worker: Option<Worker>,
     /// What is under way.
     call: Option<Call>,
     moved_ps: u64,
-    /// When aggregators have last been listened to.
-    looked_ps: u64,
+    /// When aggregators have last been polled.
+    polled_ps: u64,
     /// Messages that were sent and bytes that have come by workers that were given up.
     past: [u64; 2],
 }
@@ -123,13 +123,13 @@ impl Pending {
         Ok((Self { card: card.clone(), external: external.clone(), need, worker }, proposal))
     }
 
-    /// Takes what all ranks have told, and the connections of a session before this one.
+    /// Takes what all ranks have sent, and the connections of a session before this one.
     pub(super) fn connect(self, proposals: &[&[u8]], before: Option<Session>) -> Result<Session> {
         let Self { card, external, need, worker } = self;
         let first = proposals.first().and_then(|bytes| Proposal::read_from_bytes(bytes).ok());
         let first = first.filter(|first| first.magic.get() == MAGIC);
         let Some(Proposal { job, proof, .. }) = first else {
-            let reason = "has told no number of a job of aggregators: run one build on all ranks".to_owned();
+            let reason = "has sent no number of a job of aggregators: run one build on all ranks".to_owned();
             return Err(Error::Peer { rank: 0, reason }.into());
         };
         let (contacts, past) = match before {
@@ -153,7 +153,7 @@ impl Pending {
             worker: None,
             call: None,
             moved_ps: 0,
-            looked_ps: 0,
+            polled_ps: 0,
             past,
         })
     }
@@ -167,7 +167,7 @@ impl Session {
 
     pub(super) fn leave(self) {
         let Self { contacts, worker, card, .. } = self;
-        // Aggregators hear of it before queue pairs go.
+        // Aggregators are notified before queue pairs go.
         drop(contacts);
         if let Some(worker) = worker {
             worker.leave(&card.lingering);
@@ -185,7 +185,7 @@ impl Session {
         &self.need
     }
 
-    /// An operation begins. Aggregators are told, and those that were started anew get new queue pairs.
+    /// An operation begins. Aggregators are notified, and those that were started anew get new queue pairs.
     pub(super) fn begin(&mut self, call: Call, now_ps: u64) -> Result<()> {
         if call.bytes == 0 {
             return Ok(());
@@ -208,12 +208,12 @@ impl Session {
         Ok(())
     }
 
-    /// Moves the operation on. Tells whether anything has happened.
+    /// Moves the operation on. Returns whether anything has happened.
     pub(super) fn advance(&mut self, send: Option<&Buffer>, receive: &mut Buffer, now_ps: u64) -> Result<bool> {
         let Some(call) = self.call else { return Ok(false) };
         let mut moved = false;
-        if self.worker.is_none() || now_ps >= self.looked_ps.saturating_add(LOOK_PS) {
-            self.looked_ps = now_ps;
+        if self.worker.is_none() || now_ps >= self.polled_ps.saturating_add(POLL_PS) {
+            self.polled_ps = now_ps;
             moved = self.contacts.advance(now_ps)?;
         }
         if moved
@@ -252,7 +252,7 @@ impl Session {
         let known = self.contacts.known();
         let is_alive = known.get(number).is_some_and(|known| now_ps.saturating_sub(known.received_ps) < ps(ALIVE));
         match known.waits_for(number).filter(|_| is_alive) {
-            Some(rank) => Fault::Told { rank, cause: Cause::Silent(WaitedFor::Block) },
+            Some(rank) => Fault::Reported { rank, cause: Cause::Silent(WaitedFor::Block) },
             None => blame(number, external::silent(self.barrier_timeout)),
         }
     }
@@ -271,7 +271,7 @@ impl Session {
         self.call?;
         let probe_ps = self.worker.as_ref().and_then(Worker::deadline_ps);
         // What comes by TCP wakes nobody.
-        let scan_ps = self.looked_ps.saturating_add(LOOK_PS);
+        let scan_ps = self.polled_ps.saturating_add(POLL_PS);
         [Some(self.silent_ps().min(scan_ps)), probe_ps].into_iter().flatten().min()
     }
 
@@ -298,7 +298,7 @@ fn fault(error: sparse::Error) -> Fault {
         Error::Protocol { party: Party::Aggregator(number), reason }
         | Error::Endpoint { party: Party::Aggregator(number), reason } => (number, nonsense(&reason)),
         Error::Ended { worker: Some(rank), .. } => {
-            return Fault::Told { rank, cause: Cause::Connection(FailureCode::ConnectionReset) };
+            return Fault::Reported { rank, cause: Cause::Connection(FailureCode::ConnectionReset) };
         }
         Error::Ended { aggregator, worker: None } => (aggregator, "has given up: see its log".to_owned()),
         error => return Fault::Link(error),

@@ -31,7 +31,7 @@ const BLOCK_STEP: u32 = 128;
 const LINGER: Duration = Duration::from_secs(1);
 /// A thread that has overlooked a question is asked again so much later.
 const ASK_AGAIN_PS: u64 = 1_000_000_000;
-/// Looks in vain after which a machine that does not advance is given up.
+/// Polls in vain after which a machine that does not advance is given up.
 const LINGER_POLLS: u64 = 10_000_000;
 
 /// A card whose DPA adds, and what its aggregators are made of.
@@ -90,7 +90,7 @@ impl OnDpa {
             retry: Retry { timeout_exponent: config.retry_exponent, count: 7 },
             class: config.data_class,
         };
-        // A rank that knows who is missing tells it before others, who do not, hold somebody else for the failed rank.
+        // A rank that knows who is missing reports it before others, who do not, take another for the failed rank.
         let silence_ps = ps(config.barrier_timeout) / 4 * 3;
         let card = AggregatorCard::of(card.clone());
         let (placement, bound) = (config.placement, config.sparse_fixed_point);
@@ -124,7 +124,7 @@ impl OnDpa {
         (1..=wanted).rev().find(fits)
     }
 
-    /// Makes threads and queue pairs of rank `own`, and what workers are told.
+    /// Makes threads and queue pairs of rank `own`, and what workers are sent.
     pub(super) fn prepare(&self, settings: &Settings, own: u32) -> Result<(PendingAdder, Vec<u8>)> {
         let shards = settings.shards_of_each();
         let hot_bytes = settings.parameters().aggregator_bytes() * u64::from(shards);
@@ -135,7 +135,7 @@ impl OnDpa {
     }
 }
 
-/// Bytes of spots and queue pairs of a rank's aggregator, for who has no room for them.
+/// Bytes of slots and queue pairs of a rank's aggregator, for who has no room for them.
 pub(super) fn room(parameters: Parameters, shards: u32) -> String {
     format!(
         "{shards} threads, {} queue pairs and {} bytes on the DPA",

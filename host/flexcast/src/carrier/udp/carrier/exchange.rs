@@ -109,7 +109,7 @@ impl Source for Sparse {
 #[derive(Debug)]
 pub(crate) struct Work {
     kind: Kind,
-    /// An array whose zeros are looked for, or could have been.
+    /// An array that is scanned for zeros, or could have been.
     array: Option<(u64, Reduction)>,
     /// A rank has called something else: what comes goes nowhere.
     pub(super) disagrees: bool,
@@ -188,7 +188,7 @@ impl Exchange {
                 local.advance(&mut link, send.unwrap_or_default(), receive.bytes_mut())
             }
             Kind::Sparse(sparse) => {
-                // What needs no message goes on for a while only: others want to be heard.
+                // What needs no message goes on for a while only: others wait for their turn.
                 let mut moved = sparse.advance(send, receive.bytes_mut());
                 while let Some(Outgoing { to, tag, source }) = sparse.poll() {
                     let total = sparse.source(source).len() as u64;
@@ -267,7 +267,7 @@ impl UdpCarrier {
             if let Aggregators::External(_) = aggregators {
                 self.begin_external(ops);
             }
-            let spare = std::mem::take(&mut self.spare_spots);
+            let spare = std::mem::take(&mut self.spare_slots);
             let sparse = Sparse::new(what, ops.core.place, aggregators, (summary, reproducible), spare)?;
             return Ok(Kind::Sparse(Box::new(sparse)));
         }
@@ -321,7 +321,7 @@ impl UdpCarrier {
                 let found = sparse.found();
                 let spare = sparse.into_spare();
                 if spare.bytes() <= kept {
-                    self.spare_spots = spare;
+                    self.spare_slots = spare;
                 }
                 Some(found)
             }

@@ -68,7 +68,7 @@ impl UdpCarrier {
             }
         });
         let past = settling.past;
-        self.tell_past(past)?;
+        self.acknowledge_past(past)?;
         Ok(any)
     }
 }

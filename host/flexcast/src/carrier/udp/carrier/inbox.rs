@@ -15,7 +15,7 @@ pub(super) struct Inbox<'e> {
     /// What aggregators say.
     pub(super) reports: Vec<(u32, Report)>,
     /// Part of a message between two ranks has come.
-    pub(super) heard: bool,
+    pub(super) received_part: bool,
     /// What peers read here.
     pub(super) served: Vec<(u32, Read)>,
     /// A rank that does not keep to the protocol.
@@ -27,7 +27,7 @@ pub(super) struct Inbox<'e> {
 impl<'e> Inbox<'e> {
     pub(super) const fn new(ops: &'e mut UdpOperations) -> Self {
         let reports = Vec::new();
-        Self { ops, reports, heard: false, served: Vec::new(), wrong: None, disagrees: None }
+        Self { ops, reports, received_part: false, served: Vec::new(), wrong: None, disagrees: None }
     }
 
     /// Whether a peer is an aggregator and no rank.
@@ -114,7 +114,7 @@ impl Listener for Inbox<'_> {
             if !exchange.came(from, head) {
                 self.wrong = Some(from);
             }
-            self.heard = true;
+            self.received_part = true;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Reads of the operation under way, beside what all carriers on processors keep.
+//! Reads of the operation under way, in addition to what all carriers on processors keep.
 
 use std::collections::VecDeque;
 

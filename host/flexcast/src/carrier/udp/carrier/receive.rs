@@ -20,14 +20,14 @@ pub(super) const QUIET_PS: u64 = 500_000_000;
 pub(super) struct Overflows {
     /// The system's counter when it began.
     before: u32,
-    /// As many as roots have been told of.
-    told: u32,
+    /// As many as have been reported to roots.
+    reported: u32,
 }
 
 impl Overflows {
     /// Of an operation that begins when the system has counted so many.
     pub(super) const fn since(before: u32) -> Self {
-        Self { before, told: 0 }
+        Self { before, reported: 0 }
     }
 
     /// So many, by the system's counter.
@@ -67,7 +67,7 @@ impl UdpCarrier {
         if any { self.received(ops) } else { Ok(false) }
     }
 
-    /// Something has come: roots are told how far their blocks are. Returns true.
+    /// Something has come: acknowledges to roots how far their blocks are. Returns true.
     pub(super) fn received(&mut self, ops: &mut UdpOperations) -> Result<bool> {
         let now_ps = self.interface.now_ps();
         self.statistics.activations += 1;
@@ -98,7 +98,7 @@ impl UdpCarrier {
         };
         landing.came(datagrams);
         let past = settling.past;
-        self.tell_past(past)?;
+        self.acknowledge_past(past)?;
         Ok(came)
     }
 
@@ -170,7 +170,7 @@ impl UdpCarrier {
             }
         }
         let past = settling.past;
-        self.tell_past(past)?;
+        self.acknowledge_past(past)?;
         Ok(true)
     }
 
@@ -180,13 +180,13 @@ impl UdpCarrier {
         let (operation, roots) = (operation.number, operation.plan.roots());
         let own = ops.core.place.rank();
         for root in roots.iter().filter(|root| *root != own) {
-            self.tell_past(Some((root, operation)))?;
+            self.acknowledge_past(Some((root, operation)))?;
         }
         Ok(())
     }
 
     /// A root sends although this rank needs nothing more of it by multicast: it need not wait for this rank.
-    pub(super) fn tell_past(&mut self, past: Option<(u32, u32)>) -> Result<()> {
+    pub(super) fn acknowledge_past(&mut self, past: Option<(u32, u32)>) -> Result<()> {
         let Some((root, operation)) = past else { return Ok(()) };
         let Some(address) = self.peers.get(root as usize) else { return Ok(()) };
         let mut bytes = [0; 64];
@@ -199,7 +199,7 @@ impl UdpCarrier {
         self.sockets.send_to(*address, &bytes[..len]).map(drop)
     }
 
-    /// Tells roots how far their blocks have come.
+    /// Acknowledges to roots how far their blocks have come.
     fn acknowledge(&mut self, ops: &UdpOperations) -> Result<()> {
         let is_multicast = |operation: &&Operation| operation.algorithm == Algorithm::Multicast;
         let Some(operation) = ops.current.as_ref().filter(is_multicast) else { return Ok(()) };
@@ -217,7 +217,7 @@ impl UdpCarrier {
                     true => *count.get_or_insert_with(|| overflows.count(sockets.overflowed())),
                     false => 0,
                 };
-                overflows.told = overflows.told.max(count);
+                overflows.reported = overflows.reported.max(count);
                 let kind = Kind::Acknowledgement { chunks, overflowed: count > 0 };
                 let len = codec.encode(operation.number, kind, &[], &mut bytes);
                 // One that is lost is made good by the next.
@@ -229,14 +229,14 @@ impl UdpCarrier {
         failed.map_or(Ok(()), Err)
     }
 
-    /// At the end of an operation: counts the datagrams for which there was no room, and tells the roots of those that
-    /// they have not been told of.
-    pub(super) fn tell_overflows(&mut self, own: u32, operation: &Operation) -> Result<u64> {
+    /// At the end of an operation: counts the datagrams for which there was no room, and reports to the
+    /// roots those that have not been reported yet.
+    pub(super) fn report_overflows(&mut self, own: u32, operation: &Operation) -> Result<u64> {
         if !operation.stream.repairs && !operation.stream.given_up {
             return Ok(0);
         }
         let count = self.overflows.count(self.sockets.overflowed());
-        if count > self.overflows.told {
+        if count > self.overflows.reported {
             let mut bytes = [0; 64];
             // This rank has everything.
             let kind = Kind::Acknowledgement { chunks: u32::MAX, overflowed: true };
@@ -347,12 +347,12 @@ pub(super) struct Landings {
     copy: Vec<u8>,
     /// The last run was one datagram.
     is_single: bool,
-    /// Looks without runs of several datagrams.
+    /// Receives left before the next try to receive in place.
     singles: u32,
 }
 
-/// Datagrams that come one by one are taken many at a time, for so many looks before the next try.
-const SINGLE_LOOKS: u32 = 64;
+/// Datagrams that come one by one are taken many at a time, for so many receives before the next try in place.
+const SINGLE_RECEIVES: u32 = 64;
 
 impl Landings {
     pub(super) fn new() -> Self {
@@ -367,14 +367,14 @@ impl Landings {
     /// Whether runs come.
     fn is_worth_it(&mut self) -> bool {
         if self.is_single {
-            (self.is_single, self.singles) = (false, SINGLE_LOOKS);
+            (self.is_single, self.singles) = (false, SINGLE_RECEIVES);
         }
         self.singles == 0
     }
 
-    /// A look without landing has brought so many datagrams.
+    /// A receive that was not in place has brought so many datagrams.
     fn came(&mut self, datagrams: usize) {
-        // More than there are runs in a look.
+        // More than there are runs in a receive.
         self.singles = if datagrams > RUNS { 0 } else { self.singles.saturating_sub(1) };
     }
 }

@@ -19,7 +19,7 @@ const MOST_RUNS: u32 = 4;
 pub(super) const FULL_PS: u64 = 500_000_000;
 /// How long a root may send nothing before the operation's bound counts: longer than any wait for an acknowledgement.
 pub(super) const STUCK_PS: u64 = 200_000_000_000;
-/// How often the end of a block is told: a lost one costs the wait for a stall.
+/// How often the end of a block is sent: a lost one costs the wait for a stall.
 const ENDS: usize = 2;
 
 /// Where this rank's datagrams go: to the ranks of this computer through memory, if they share it, and to others over

@@ -12,17 +12,17 @@
 //! datagrams or none, which the protocol repairs or names, and nothing else: lengths are checked against what a ring
 //! holds.
 
-mod meet;
+mod handshake;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use flexcast_mesh::memory::{Layout, Memory};
 
-pub(super) use meet::{Bell, Meeting, Member};
+pub(super) use handshake::{Handshake, Member, WakeUp};
 
 /// Bytes of a ring: a power of two. A root is ahead of the slowest reader by less.
 pub(super) const RING_BYTES: usize = 1 << 20;
-/// Most ranks that share a socket: each looks at the positions of all.
+/// Most ranks that share a socket: each reads the positions of all.
 pub(super) const MOST_MEMBERS: usize = 128;
 /// Position of a rank that does not read.
 const AWAY: u64 = u64::MAX;
@@ -33,7 +33,7 @@ const HEAD_BYTES: usize = 8;
 /// What lies in which word.
 #[derive(Clone, Copy, Debug)]
 enum Word {
-    /// 1: there may be datagrams in a subgroup's socket that nobody has looked for.
+    /// 1: there may be datagrams in a subgroup's socket that nobody has read.
     Pending(usize),
     /// Who takes datagrams from a subgroup's socket: its number plus one; 0: nobody.
     Lock(usize),
@@ -114,7 +114,7 @@ impl Pump<'_> {
         self.fanout.write_at(ring, tail, (datagrams.len(), datagram_bytes), |writing| writing.put(datagrams))
     }
 
-    /// Datagrams are left in the socket: whoever reads next looks again.
+    /// Datagrams are left in the socket: whoever reads next tries again.
     pub(super) fn is_not_done(&self) {
         self.fanout.word(Word::Pending(self.subgroup)).store(1, Ordering::Relaxed);
     }
@@ -123,7 +123,7 @@ impl Pump<'_> {
 impl Drop for Pump<'_> {
     fn drop(&mut self) {
         self.fanout.word(Word::Lock(self.subgroup)).store(0, Ordering::Release);
-        // Against the look at `Pending` that follows: whoever has not had the lock has set that before.
+        // Pairs with the read of `Pending` that follows: whoever has not had the lock has set that before.
         fence(Ordering::SeqCst);
     }
 }
@@ -134,7 +134,7 @@ impl Drop for Pump<'_> {
 pub(crate) struct Fanout {
     memory: Memory,
     /// None: this rank is alone.
-    bell: Option<Bell>,
+    wake_up: Option<WakeUp>,
     /// The members, ascending; of a rank that is alone nobody.
     members: Vec<Member>,
     /// Members, this rank among them.
@@ -155,7 +155,7 @@ pub(crate) struct Fanout {
 impl Fanout {
     fn new(
         memory: Memory,
-        bell: Option<Bell>,
+        wake_up: Option<WakeUp>,
         (members, own): (Vec<Member>, usize),
         subgroups: usize,
         has_all: bool,
@@ -163,7 +163,7 @@ impl Fanout {
         let count = members.len().max(1);
         let heads = (0..count + subgroups).map(|_| AtomicU64::new(AWAY)).collect();
         let (tail, is_here) = (AtomicU64::new(0), AtomicBool::new(false));
-        let fanout = Self { memory, bell, members, count, subgroups, own, has_all, heads, tail, is_here };
+        let fanout = Self { memory, wake_up, members, count, subgroups, own, has_all, heads, tail, is_here };
         fanout.leave();
         fanout
     }
@@ -212,9 +212,9 @@ impl Fanout {
         self.has_all
     }
 
-    /// What wakes this rank, if it is not alone.
-    pub(super) const fn bell(&self) -> Option<&Bell> {
-        self.bell.as_ref()
+    /// The socket that wakes this rank, if it is not alone.
+    pub(super) const fn wake_up(&self) -> Option<&WakeUp> {
+        self.wake_up.as_ref()
     }
 
     /// From now on this rank reads what is written.
@@ -295,10 +295,10 @@ impl Fanout {
     /// Wakes the members that sleep; asked after a tail was published.
     fn wake_readers(&self) {
         fence(Ordering::SeqCst);
-        let Some(bell) = &self.bell else { return };
+        let Some(wake_up) = &self.wake_up else { return };
         for (number, member) in self.members.iter().enumerate().filter(|(number, _)| *number != self.own) {
             if self.takes_sleep(number) {
-                bell.ring(member);
+                wake_up.wake(member);
             }
         }
     }
@@ -382,18 +382,18 @@ impl Fanout {
     /// There may be datagrams in a subgroup's socket.
     pub(super) fn has_come(&self, subgroup: usize) {
         self.word(Word::Pending(subgroup)).store(1, Ordering::Relaxed);
-        // Against the end of [`Pump`]: either the lock is free now, or whoever has it looks again.
+        // Pairs with the end of [`Pump`]: either the lock is free now, or whoever has it reads again.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether there may be datagrams in a subgroup's socket for which nobody has looked.
+    /// Whether there may be datagrams in a subgroup's socket that nobody has read.
     pub(super) fn is_pending(&self, subgroup: usize) -> bool {
         // What was read here may have made room: see `Pump::is_not_done`.
         fence(Ordering::SeqCst);
         self.word(Word::Pending(subgroup)).load(Ordering::Relaxed) != 0
     }
 
-    /// Takes the right to look for datagrams in a subgroup's socket, if there may be some and nobody has it.
+    /// Takes the right to read a subgroup's socket, if there may be datagrams in it and nobody has the right.
     pub(super) fn pump(&self, subgroup: usize) -> Option<Pump<'_>> {
         if !self.is_pending(subgroup) {
             return None;

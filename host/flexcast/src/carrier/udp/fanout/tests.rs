@@ -9,7 +9,7 @@ use crate::error::Error;
 const TIMEOUT: Duration = Duration::from_secs(10);
 const SUBGROUPS: usize = 2;
 
-fn door() -> u64 {
+fn listener() -> u64 {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).unwrap();
     u64::from_ne_bytes(bytes)
@@ -19,11 +19,12 @@ fn sockets() -> Vec<std::net::UdpSocket> {
     (0..SUBGROUPS).map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).collect()
 }
 
-fn meetings(ranks: usize) -> Vec<Meeting> {
-    let doors: Vec<u64> = (0..ranks).map(|_| door()).collect();
-    let members: Vec<Member> = doors.iter().zip(3..).map(|(door, rank)| Member::new(rank, *door).unwrap()).collect();
-    let of = |(own, door): (usize, &u64)| Meeting {
-        bell: Bell::new(*door).unwrap(),
+fn handshakes(ranks: usize) -> Vec<Handshake> {
+    let listeners: Vec<u64> = (0..ranks).map(|_| listener()).collect();
+    let member = |(listener, rank): (&u64, u32)| Member::new(rank, *listener).unwrap();
+    let members: Vec<Member> = listeners.iter().zip(3..).map(member).collect();
+    let of = |(own, listener): (usize, &u64)| Handshake {
+        wake_up: WakeUp::new(*listener).unwrap(),
         members: members.clone(),
         own,
         has_all: true,
@@ -32,13 +33,13 @@ fn meetings(ranks: usize) -> Vec<Meeting> {
         secret: Secret([1, 2, 3, 4]),
         timeout: TIMEOUT,
     };
-    doors.iter().enumerate().map(of).collect()
+    listeners.iter().enumerate().map(of).collect()
 }
 
-/// The fan-outs of ranks that have met.
-fn met(ranks: usize) -> Vec<Fanout> {
+/// The fan-outs of ranks after their handshakes.
+fn fanouts(ranks: usize) -> Vec<Fanout> {
     let threads: Vec<_> =
-        meetings(ranks).into_iter().map(|meeting| std::thread::spawn(|| meeting.meet(|| Ok(sockets())))).collect();
+        handshakes(ranks).into_iter().map(|handshake| std::thread::spawn(|| handshake.run(|| Ok(sockets())))).collect();
     threads.into_iter().map(|thread| thread.join().unwrap().unwrap().unwrap().0).collect()
 }
 
@@ -66,7 +67,7 @@ fn pumped(fanout: &Fanout, datagrams: &[u8], each: usize) -> bool {
 
 #[test]
 fn what_one_writes_comes_to_those_who_read() {
-    let ranks = met(3);
+    let ranks = fanouts(3);
     // Nobody reads: what is written is for nobody.
     assert!(write(&ranks[0], b"lost", 4));
     ranks.iter().for_each(Fanout::join);
@@ -86,7 +87,7 @@ fn what_one_writes_comes_to_those_who_read() {
 
 #[test]
 fn a_writer_waits_for_the_slowest_reader_and_for_none_that_has_left() {
-    let ranks = met(3);
+    let ranks = fanouts(3);
     ranks.iter().for_each(Fanout::join);
     let run = vec![7; 60_000];
     let count = (0..100).take_while(|_| write(&ranks[0], &run, 1000)).count();
@@ -105,12 +106,12 @@ fn a_writer_waits_for_the_slowest_reader_and_for_none_that_has_left() {
 }
 
 #[test]
-fn one_has_the_socket_and_looks_again_for_the_others() {
-    let ranks = met(2);
+fn one_has_the_socket_and_reads_again_for_the_others() {
+    let ranks = fanouts(2);
     assert!(ranks[0].pump(0).is_none(), "nothing has come");
     ranks[0].has_come(0);
     let pump = ranks[0].pump(0).unwrap();
-    // The other one is told of a datagram, and cannot have the socket.
+    // The other one is notified of a datagram, and cannot have the socket.
     ranks[1].has_come(0);
     assert!(ranks[1].pump(0).is_none());
     drop(pump);
@@ -123,31 +124,31 @@ fn one_has_the_socket_and_looks_again_for_the_others() {
 
 #[test]
 fn whoever_sleeps_is_woken_once() {
-    let ranks = met(2);
-    let rings = |fanout: &Fanout| {
+    let ranks = fanouts(2);
+    let is_woken = |fanout: &Fanout| {
         let mut fds =
-            [nix::poll::PollFd::new(std::os::fd::AsFd::as_fd(fanout.bell().unwrap()), nix::poll::PollFlags::POLLIN)];
+            [nix::poll::PollFd::new(std::os::fd::AsFd::as_fd(fanout.wake_up().unwrap()), nix::poll::PollFlags::POLLIN)];
         let any = nix::poll::poll(&mut fds, nix::poll::PollTimeout::ZERO).unwrap() > 0;
-        fanout.bell().unwrap().attend();
+        fanout.wake_up().unwrap().drain();
         any
     };
     ranks.iter().for_each(Fanout::join);
     assert!(!ranks[1].arm());
-    assert!(!rings(&ranks[1]));
+    assert!(!is_woken(&ranks[1]));
     write(&ranks[0], b"x", 1);
-    assert!(rings(&ranks[1]));
+    assert!(is_woken(&ranks[1]));
     write(&ranks[0], b"x", 1);
-    assert!(!rings(&ranks[1]) && ranks[1].arm());
+    assert!(!is_woken(&ranks[1]) && ranks[1].arm());
     read(&ranks[1]);
     assert!(!ranks[1].arm());
     ranks[1].disarm();
     write(&ranks[0], b"x", 1);
-    assert!(!rings(&ranks[1]));
+    assert!(!is_woken(&ranks[1]));
 }
 
 #[test]
 fn words_that_cannot_be_lose_datagrams_and_nothing_else() {
-    let ranks = met(2);
+    let ranks = fanouts(2);
     ranks.iter().for_each(Fanout::join);
     for tail in [1, 7, 8, 9, 4096, RING_BYTES as u64, RING_BYTES as u64 + 1, u64::MAX, 1 << 63] {
         ranks[0].word(Word::Tail(0)).store(tail, Ordering::Release);
@@ -170,9 +171,10 @@ fn words_that_cannot_be_lose_datagrams_and_nothing_else() {
 
 #[test]
 fn where_one_cannot_share_nobody_does_and_who_is_silent_is_named() {
-    let mut all = meetings(3);
+    let mut all = handshakes(3);
     let third = all.pop().unwrap();
-    let others: Vec<_> = all.into_iter().map(|meeting| std::thread::spawn(|| meeting.meet(|| Ok(sockets())))).collect();
+    let others: Vec<_> =
+        all.into_iter().map(|handshake| std::thread::spawn(|| handshake.run(|| Ok(sockets())))).collect();
     // It is handed the memory, and cannot use it.
     let deadline = Instant::now() + TIMEOUT;
     third.refuse(deadline).unwrap();
@@ -180,34 +182,34 @@ fn where_one_cannot_share_nobody_does_and_who_is_silent_is_named() {
         assert!(other.join().unwrap().unwrap().is_none());
     }
     // The lowest has no socket.
-    let threads: Vec<_> = meetings(2)
+    let threads: Vec<_> = handshakes(2)
         .into_iter()
-        .map(|meeting| std::thread::spawn(|| meeting.meet(|| Err(Error::Peer { rank: 0, reason: String::new() }))))
+        .map(|handshake| std::thread::spawn(|| handshake.run(|| Err(Error::Peer { rank: 0, reason: String::new() }))))
         .collect();
     assert!(threads.into_iter().all(|thread| thread.join().unwrap().unwrap().is_none()));
     // One does not come.
     for absent in 0..2 {
-        let mut all = meetings(2);
+        let mut all = handshakes(2);
         let gone = all.remove(absent);
         let mut here = all.remove(0);
         here.timeout = Duration::from_millis(50);
-        let text = here.meet(|| Ok(sockets())).map(drop).unwrap_err().to_string();
+        let text = here.run(|| Ok(sockets())).map(drop).unwrap_err().to_string();
         assert!(text.contains(&format!("rank {}", 3 + absent)) && text.contains("FLEXCAST_SHM=0"), "{text}");
         drop(gone);
     }
-    // Another one's words are not listened to.
-    let mut all = meetings(2);
+    // A message under another key is dropped.
+    let mut all = handshakes(2);
     all[1].secret = Secret([9; 4]);
-    all.iter_mut().for_each(|meeting| meeting.timeout = Duration::from_millis(50));
+    all.iter_mut().for_each(|handshake| handshake.timeout = Duration::from_millis(50));
     let threads: Vec<_> =
-        all.into_iter().map(|meeting| std::thread::spawn(|| meeting.meet(|| Ok(sockets())))).collect();
+        all.into_iter().map(|handshake| std::thread::spawn(|| handshake.run(|| Ok(sockets())))).collect();
     assert!(threads.into_iter().all(|thread| thread.join().unwrap().is_err()));
 }
 
 #[test]
 fn records_come_whole_and_in_order_to_threads_that_sleep() {
     const RECORDS: u64 = 20_000;
-    let ranks = met(3);
+    let ranks = fanouts(3);
     ranks.iter().for_each(Fanout::join);
     let content = |number: u64, at: usize| (number.wrapping_mul(0x9E37_79B9).wrapping_add(at as u64) >> 3) as u8;
     std::thread::scope(|scope| {
@@ -236,12 +238,12 @@ fn records_come_whole_and_in_order_to_threads_that_sleep() {
                     }
                     if next < RECORDS && !reader.arm() {
                         let mut fds = [nix::poll::PollFd::new(
-                            std::os::fd::AsFd::as_fd(reader.bell().unwrap()),
+                            std::os::fd::AsFd::as_fd(reader.wake_up().unwrap()),
                             nix::poll::PollFlags::POLLIN,
                         )];
                         let woken = nix::poll::poll(&mut fds, nix::poll::PollTimeout::from(20_000u16)).unwrap();
                         assert!(woken > 0, "{next} records came, and nobody woke the reader");
-                        reader.bell().unwrap().attend();
+                        reader.wake_up().unwrap().drain();
                     }
                     reader.disarm();
                 }
@@ -251,11 +253,11 @@ fn records_come_whole_and_in_order_to_threads_that_sleep() {
 }
 
 proptest! {
-    /// However records are cut and however far readers are apart: each reads all that was written since it joined, in
-    /// order.
+    /// However records are cut and however far one reader is ahead of another: each reads all that was written since it
+    /// joined, in order.
     #[test]
     fn each_reader_gets_all(steps in prop::collection::vec((0..4usize, 1..70_000usize, 1..9000usize), 1..80)) {
-        let ranks = met(2);
+        let ranks = fanouts(2);
         ranks.iter().for_each(Fanout::join);
         let mut expected = [Vec::new(), Vec::new()];
         let mut number = 0u8;

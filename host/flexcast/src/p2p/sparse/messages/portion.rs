@@ -95,7 +95,7 @@ impl Portion {
         })
     }
 
-    /// Goes on until a message is ready, an answer is needed, or `left` bytes have been looked at.
+    /// Goes on until a message is ready, an answer is needed, or `left` bytes have been scanned.
     pub(super) fn turn(&mut self, send: Option<&[u8]>, receive: &mut [u8], left: &mut usize) -> Turn {
         let mut arrays = Arrays { send, receive, found: &mut self.found };
         let Ok(turn) = self.scan.turn(&mut arrays, left);

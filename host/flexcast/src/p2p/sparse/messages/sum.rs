@@ -13,24 +13,24 @@ pub(super) struct Sum {
     aggregator: Aggregator,
     sums: Transmit,
     /// By rank.
-    spot_of: Vec<Receive>,
+    receives: Vec<Receive>,
 }
 
-/// Transmit spots, which take turns.
+/// Transmit slots, which take turns.
 #[derive(Debug)]
 struct Transmit {
-    spots: [Vec<u8>; 2],
+    slots: [Vec<u8>; 2],
     /// Bytes of the answer in each.
     lengths: [usize; 2],
     /// The one with the last answer.
     answered: u32,
 }
 
-/// A worker's receive spot. It is there from the first byte of a message until the message is added.
+/// A worker's receive slot. It is there from the first byte of a message until the message is added.
 #[derive(Debug, Default)]
 struct Receive {
     /// Empty: none.
-    spot: Vec<u8>,
+    slot: Vec<u8>,
     /// Bytes of a message that have come.
     come: u64,
     /// Bytes of the last whole one.
@@ -39,7 +39,7 @@ struct Receive {
 
 impl Receive {
     fn message(&self) -> &[u8] {
-        &self.spot[..self.bytes]
+        &self.slot[..self.bytes]
     }
 }
 
@@ -50,13 +50,13 @@ impl Transmit {
     /// Carries out what a message does; whether there is an answer.
     fn add(&mut self, added: &Added, message: &[u8], (parameters, reduction): With) -> bool {
         let block_bytes = parameters.block_bytes() as usize;
-        let [even, odd] = &mut self.spots;
-        added.additions.apply(&mut Adder { spots: [even, odd], message, block_bytes, reduction });
+        let [even, odd] = &mut self.slots;
+        added.additions.apply(&mut Adder { slots: [even, odd], message, block_bytes, reduction });
         let Some(answer) = &added.answer else { return false };
-        let (spot, sums) = (answer.spot as usize & 1, answer.sums as usize * block_bytes);
+        let (slot, sums) = (answer.spot as usize & 1, answer.sums as usize * block_bytes);
         let indices = parameters.index_bytes() as usize;
-        self.spots[spot][sums..sums + indices].copy_from_slice(&answer.next.to_bytes()[..indices]);
-        (self.lengths[spot], self.answered) = (sums + indices, answer.spot);
+        self.slots[slot][sums..sums + indices].copy_from_slice(&answer.next.to_bytes()[..indices]);
+        (self.lengths[slot], self.answered) = (sums + indices, answer.spot);
         true
     }
 }
@@ -69,20 +69,20 @@ impl Sum {
         limits: AggregatorLimits,
         spare: &mut Spare,
     ) -> Result<Self> {
-        let spots = [spare.take(parameters)?, spare.take(parameters)?];
+        let slots = [spare.take(parameters)?, spare.take(parameters)?];
         Ok(Self {
             aggregator: Aggregator::new(parameters, blocks, order, limits, 0).map_err(refused)?,
-            sums: Transmit { spots, lengths: [0; 2], answered: 0 },
-            spot_of: (0..parameters.workers()).map(|_| Receive::default()).collect(),
+            sums: Transmit { slots, lengths: [0; 2], answered: 0 },
+            receives: (0..parameters.workers()).map(|_| Receive::default()).collect(),
         })
     }
 
     /// Makes room for a message of a rank; false if there is no memory.
     pub(super) fn open(&mut self, from: u32, parameters: Parameters, spare: &mut Spare) -> bool {
-        let Some(own) = self.spot_of.get_mut(from as usize) else { return false };
-        if own.spot.is_empty() {
+        let Some(own) = self.receives.get_mut(from as usize) else { return false };
+        if own.slot.is_empty() {
             match spare.take(parameters) {
-                Ok(spot) => own.spot = spot,
+                Ok(slot) => own.slot = slot,
                 Err(error) => {
                     tracing::error!(from, %error, "no room for its message");
                     return false;
@@ -99,42 +99,42 @@ impl Sum {
         let blocks = total.checked_sub(least)?;
         let fits =
             blocks.is_multiple_of(block) && blocks <= block * u64::from(self.aggregator.summation().global().len());
-        let come = self.spot_of.get(from as usize)?.come;
+        let come = self.receives.get(from as usize)?.come;
         (fits && !self.aggregator.is_complete() && !self.aggregator.has_arrived(from)).then_some(come)
     }
 
     pub(super) fn place(&mut self, from: u32, at: u64) -> &mut [u8] {
-        let own = self.spot_of.get_mut(from as usize);
-        own.and_then(|own| own.spot.get_mut(at as usize..)).unwrap_or_default()
+        let own = self.receives.get_mut(from as usize);
+        own.and_then(|own| own.slot.get_mut(at as usize..)).unwrap_or_default()
     }
 
     pub(super) fn note(&mut self, from: u32, end: u64) {
-        if let Some(own) = self.spot_of.get_mut(from as usize) {
+        if let Some(own) = self.receives.get_mut(from as usize) {
             own.come = end;
         }
     }
 
-    /// The message in a rank's receive spot is whole. `Some(true)`: there is an answer; none: it cannot be.
+    /// The message in a rank's receive slot is whole. `Some(true)`: there is an answer; none: it cannot be.
     pub(super) fn received(&mut self, from: u32, total: u64, with: With, spare: &mut Spare) -> Option<bool> {
-        let Self { aggregator, sums, spot_of } = self;
-        let own = spot_of.get_mut(from as usize)?;
+        let Self { aggregator, sums, receives } = self;
+        let own = receives.get_mut(from as usize)?;
         (own.come, own.bytes) = (0, total as usize);
         let incoming = read(aggregator, own.message(), with.0)?;
         match aggregator.handle_reliable(from, &incoming, 0).ok()? {
             Received::Added(added) => {
                 let answered = sums.add(&added, own.message(), with);
-                spare.give(std::mem::take(&mut own.spot));
+                spare.give(std::mem::take(&mut own.slot));
                 Some(answered)
             }
             // With the order of ranks it waits for those below.
             Received::Held => {
                 let mut answered = false;
                 while let Some(rank) = aggregator.next_rank() {
-                    let held = spot_of.get_mut(rank as usize)?;
+                    let held = receives.get_mut(rank as usize)?;
                     let incoming = read(aggregator, held.message(), with.0)?;
                     let added = aggregator.add_held(rank, &incoming, 0).ok()?;
                     answered |= sums.add(&added, held.message(), with);
-                    spare.give(std::mem::take(&mut held.spot));
+                    spare.give(std::mem::take(&mut held.slot));
                 }
                 Some(answered)
             }
@@ -166,15 +166,15 @@ impl Sum {
         }
     }
 
-    /// The number of the transmit spot with the last answer, and the answer.
+    /// The number of the transmit slot with the last answer, and the answer.
     pub(super) fn answer(&self) -> (u32, &[u8]) {
-        (self.sums.answered, self.spot(self.sums.answered))
+        (self.sums.answered, self.slot(self.sums.answered))
     }
 
-    /// The answer in a transmit spot.
-    pub(super) fn spot(&self, number: u32) -> &[u8] {
+    /// The answer in a transmit slot.
+    pub(super) fn slot(&self, number: u32) -> &[u8] {
         let at = number as usize & 1;
-        &self.sums.spots[at][..self.sums.lengths[at]]
+        &self.sums.slots[at][..self.sums.lengths[at]]
     }
 
     /// The lowest rank of which something is missing.
@@ -184,11 +184,11 @@ impl Sum {
 
     pub(super) fn give_back(self, spare: &mut Spare) {
         self.sums
-            .spots
+            .slots
             .into_iter()
-            .chain(self.spot_of.into_iter().map(|own| own.spot))
-            .filter(|spot| !spot.is_empty())
-            .for_each(|spot| spare.give(spot));
+            .chain(self.receives.into_iter().map(|own| own.slot))
+            .filter(|slot| !slot.is_empty())
+            .for_each(|slot| spare.give(slot));
     }
 
     pub(super) fn is_complete(&self) -> bool {

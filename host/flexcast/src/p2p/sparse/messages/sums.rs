@@ -22,7 +22,7 @@ impl Sums {
     /// The shards of aggregator number `own`; none if there is no such one, or nothing to sum up.
     ///
     /// # Errors
-    /// No memory for the spots.
+    /// No memory for the slots.
     pub fn new(split: &Split, own: Option<u32>, order: Order, mut spare: Spare) -> Result<Self> {
         // Whoever drives the operation has bounds of its own.
         let limits = AggregatorLimits { iteration_ps: u64::MAX, linger_ps: 0 };
@@ -75,16 +75,16 @@ impl Sums {
         sums.get_mut(at)?.take(own, message, *order, *with, spare)
     }
 
-    /// The last answer of a shard, and its place: the number of the own shard, and of the transmit spot.
+    /// The last answer of a shard, and its place: the number of the own shard, and of the transmit slot.
     pub fn answer(&self, shard: u32) -> Option<((u32, u32), &[u8])> {
         let at = self.place_of(shard)?;
-        let (spot, answer) = self.sums.get(at)?.answer();
-        Some(((at as u32, spot), answer))
+        let (slot, answer) = self.sums.get(at)?.answer();
+        Some(((at as u32, slot), answer))
     }
 
     /// The answer at such a place.
-    pub fn at(&self, (at, spot): (u32, u32)) -> &[u8] {
-        self.sums.get(at as usize).map_or(&[], |sum| sum.spot(spot))
+    pub fn at(&self, (at, slot): (u32, u32)) -> &[u8] {
+        self.sums.get(at as usize).map_or(&[], |sum| sum.slot(slot))
     }
 
     /// The lowest rank that owes a message of a shard that is not complete.

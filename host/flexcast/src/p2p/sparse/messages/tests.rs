@@ -262,7 +262,7 @@ fn messages_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn a_long_array_is_looked_at_part_by_part() {
+fn a_long_array_is_scanned_part_by_part() {
     let (bytes, options) = (5 * SCAN_BYTES, SparseOptions::default());
     let mut rank = Group::new(vec![vec![0; bytes]], (SUM, options), (false, false), 1).ranks.remove(0);
     let mut parts = 0;

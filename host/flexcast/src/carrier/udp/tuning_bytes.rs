@@ -1,4 +1,4 @@
-//! Tuning of a communicator as rank 0 tells it behind its endpoint: all ranks choose by it.
+//! Tuning of a communicator as rank 0 sends it behind its endpoint: all ranks choose by it.
 
 use flexcast_proto::{Algorithm, Kind};
 use zerocopy::little_endian::{U32, U64};
@@ -74,7 +74,7 @@ impl Point {
     }
 }
 
-/// A tuning in bytes. How what is multicast goes is told with the endpoint.
+/// A tuning in bytes. How what is multicast goes is part of the endpoint.
 pub(super) fn encode(tuning: &Tuning) -> Vec<u8> {
     let lines: Vec<Line> = tuning.choices().iter().map(Line::new).collect();
     let points: Vec<Point> = tuning.sparse_costs().iter().map(Point::new).collect();
@@ -104,16 +104,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_what_was_read() {
+    fn what_is_decoded_is_what_was_encoded() {
         let file = Tuning::ethernet();
         for tuning in [Tuning::default(), file.clone(), file.with_sparse_from_bytes(0)] {
-            let told = encode(&tuning);
-            assert_eq!(decode(&told), Some(tuning.clone()));
+            let encoded = encode(&tuning);
+            assert_eq!(decode(&encoded), Some(tuning.clone()));
             // Shorter or longer it is none.
-            for bytes in [&told[..told.len() - 1], &[&told[..], &[0]].concat()] {
+            for bytes in [&encoded[..encoded.len() - 1], &[&encoded[..], &[0]].concat()] {
                 assert_eq!(decode(bytes), None);
             }
-            let mut damaged = told;
+            let mut damaged = encoded;
             damaged[..4].copy_from_slice(&u32::MAX.to_le_bytes());
             assert_eq!(decode(&damaged), None);
         }

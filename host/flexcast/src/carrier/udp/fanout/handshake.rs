@@ -1,10 +1,10 @@
 //! Set-up of a fan-out: the group's sockets and memory for the ranks of one computer, and what wakes them.
 //!
 //! The lowest of them hands sockets and memory to each of the others. If all of them can use both, they do; if one
-//! cannot, each has sockets of its own, as ranks of different computers have. What they say are datagrams between Unix
+//! cannot, each has sockets of its own, as ranks of different computers have. Their messages are datagrams between Unix
 //! sockets without a place in the file system, with a tag under the communicator's key. The tag is of the random
-//! numbers that sender and receiver have drawn for their sockets of this communicator, too: what was said to another
-//! rank, or in another meeting, has no effect. Processes of other users are not heard.
+//! numbers that sender and receiver have drawn for their sockets of this communicator, too: a message to another rank,
+//! or of another handshake, has no effect. Messages of processes of other users are dropped.
 
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
@@ -27,56 +27,56 @@ use crate::error::{Error, Result};
 
 const MAGIC: [u8; 4] = *b"FXFO";
 const VERSION: u32 = 3;
-/// Time between two looks for what the others say.
-const LOOK: Duration = Duration::from_micros(200);
+/// Time between two polls for messages of the others.
+const POLL: Duration = Duration::from_micros(200);
 
 /// A rank of this computer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::carrier::udp) struct Member {
     pub(in crate::carrier::udp) rank: u32,
-    /// The random number of its door.
-    door: u64,
+    /// The random number of its listener.
+    listener: u64,
     address: UnixAddr,
 }
 
 impl Member {
-    /// A rank, by the number of its door.
-    pub(in crate::carrier::udp) fn new(rank: u32, door: u64) -> io::Result<Self> {
-        Ok(Self { rank, door, address: address(door)? })
+    /// A rank, by the number of its listener.
+    pub(in crate::carrier::udp) fn new(rank: u32, listener: u64) -> io::Result<Self> {
+        Ok(Self { rank, listener, address: address(listener)? })
     }
 }
 
-/// The address of the bell beside a door.
-fn address(door: u64) -> io::Result<UnixAddr> {
-    Ok(UnixAddr::new_abstract(format!("flexcast-{door:016x}-bell").as_bytes())?)
+/// The address of the wake-up socket of a rank whose listener has this number.
+fn address(listener: u64) -> io::Result<UnixAddr> {
+    Ok(UnixAddr::new_abstract(format!("flexcast-{listener:016x}-bell").as_bytes())?)
 }
 
-/// What wakes a rank.
+/// A datagram socket that wakes a rank.
 #[derive(Debug)]
-pub(in crate::carrier::udp) struct Bell(UnixDatagram);
+pub(in crate::carrier::udp) struct WakeUp(UnixDatagram);
 
-impl Bell {
-    /// The bell of a rank whose door has this number.
-    pub(in crate::carrier::udp) fn new(door: u64) -> io::Result<Self> {
+impl WakeUp {
+    /// The one of a rank whose listener has this number.
+    pub(in crate::carrier::udp) fn new(listener: u64) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let bell = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
+        let socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
         // Before anything can come.
-        setsockopt(&bell, sockopt::PassCred, &true)?;
-        bind(bell.as_raw_fd(), &address(door)?)?;
-        Ok(Self(bell.into()))
+        setsockopt(&socket, sockopt::PassCred, &true)?;
+        bind(socket.as_raw_fd(), &address(listener)?)?;
+        Ok(Self(socket.into()))
     }
 
     /// Wakes another rank.
-    pub(super) fn ring(&self, member: &Member) {
-        // Where its bell has rung often enough already, or it is gone, there is nothing to be done.
+    pub(super) fn wake(&self, member: &Member) {
+        // Where enough wake-ups wait there already, or the rank is gone, there is nothing to be done.
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         let _ = sendto(self.0.as_raw_fd(), &[1], &member.address, flags);
     }
 
     /// Takes what has woken this rank.
-    pub(in crate::carrier::udp) fn attend(&self) {
+    pub(in crate::carrier::udp) fn drain(&self) {
         let mut byte = [0];
-        // What is not a wake-up wakes as well. Bounded: others may ring on.
+        // What is not a wake-up wakes as well. Bounded: others may go on sending.
         for _ in 0..64 {
             if recv(self.0.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT) == Err(Errno::EAGAIN) {
                 break;
@@ -85,15 +85,15 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for WakeUp {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// What ranks say before they share anything.
+/// What the messages mean that ranks send before they share anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum Kind {
     /// Here are memory and sockets.
     Offer = 1,
     /// There are none.
@@ -110,23 +110,23 @@ enum What {
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Said {
+struct Message {
     magic: [u8; 4],
     version: U32,
     communicator: U64,
     from: U32,
     to: U32,
-    what: U32,
+    kind: U32,
     members: U32,
     tag: U64,
 }
 
-const SAID_BYTES: usize = size_of::<Said>();
+const MESSAGE_BYTES: usize = size_of::<Message>();
 
 /// The ranks of one computer, before they share anything.
 #[derive(Debug)]
-pub(in crate::carrier::udp) struct Meeting {
-    pub(in crate::carrier::udp) bell: Bell,
+pub(in crate::carrier::udp) struct Handshake {
+    pub(in crate::carrier::udp) wake_up: WakeUp,
     /// All ranks of the computer, ascending.
     pub(in crate::carrier::udp) members: Vec<Member>,
     /// Number of this rank among them.
@@ -139,21 +139,21 @@ pub(in crate::carrier::udp) struct Meeting {
     pub(in crate::carrier::udp) timeout: Duration,
 }
 
-impl Meeting {
-    fn said(&self, from: &Member, to: &Member, what: What) -> Said {
-        let mut said = Said {
+impl Handshake {
+    fn message(&self, from: &Member, to: &Member, kind: Kind) -> Message {
+        let mut message = Message {
             magic: MAGIC,
             version: VERSION.into(),
             communicator: self.communicator.into(),
             from: from.rank.into(),
             to: to.rank.into(),
-            what: (what as u32).into(),
+            kind: (kind as u32).into(),
             members: (self.members.len() as u32).into(),
             tag: U64::ZERO,
         };
-        let doors = [from.door, to.door].map(u64::to_le_bytes).concat();
-        said.tag = self.secret.tag([&said.as_bytes()[..SAID_BYTES - 8], &doors]).into();
-        said
+        let listeners = [from.listener, to.listener].map(u64::to_le_bytes).concat();
+        message.tag = self.secret.tag([&message.as_bytes()[..MESSAGE_BYTES - 8], &listeners]).into();
+        message
     }
 
     fn failed(&self, member: &Member, reason: &str) -> Error {
@@ -168,27 +168,27 @@ impl Meeting {
         self.failed(&self.members[number], &reason)
     }
 
-    /// Says something to a member. Blocks, at most until `deadline`, while it has not taken what others have said.
-    fn say(&self, to: &Member, what: What, files: &[BorrowedFd<'_>], deadline: Instant) -> Result<()> {
-        let said = self.said(&self.members[self.own], to, what);
+    /// Sends a message to a member. Blocks, at most until `deadline`, while it has not taken the messages of others.
+    fn send(&self, to: &Member, kind: Kind, files: &[BorrowedFd<'_>], deadline: Instant) -> Result<()> {
+        let message = self.message(&self.members[self.own], to, kind);
         loop {
-            match send_with_to(&self.bell, &to.address, said.as_bytes(), files) {
+            match send_with_to(&self.wake_up, &to.address, message.as_bytes(), files) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {
-                    std::thread::sleep(LOOK);
+                    std::thread::sleep(POLL);
                 }
                 Err(error) => {
-                    return Err(self.failed(to, &format!("of this computer cannot be told anything ({error})")));
+                    return Err(self.failed(to, &format!("of this computer cannot be sent anything ({error})")));
                 }
             }
         }
     }
 
-    /// What a member has said, one of `expected`, and the descriptors that came with it; none yet if nobody of those
-    /// asked for has. Others are not listened to.
-    fn receive(&self, expected: &[What]) -> Option<(usize, What, Vec<OwnedFd>)> {
-        let mut bytes = [0; SAID_BYTES + 1];
-        let (len, files, user) = receive_from(&self.bell, &mut bytes).ok()?;
+    /// The message of a member, one of `expected`, and the descriptors that came with it; none yet if no such message
+    /// has come. Others are dropped.
+    fn receive(&self, expected: &[Kind]) -> Option<(usize, Kind, Vec<OwnedFd>)> {
+        let mut bytes = [0; MESSAGE_BYTES + 1];
+        let (len, files, user) = receive_from(&self.wake_up, &mut bytes).ok()?;
         if user != Some(geteuid().as_raw()) {
             return None;
         }
@@ -197,19 +197,19 @@ impl Meeting {
             .iter()
             .enumerate()
             .find_map(|(number, member)| {
-                let what = expected.iter().find(|what| bytes[..len] == *self.said(member, own, **what).as_bytes())?;
-                Some((number, *what))
+                let is_it = |kind: &&Kind| bytes[..len] == *self.message(member, own, **kind).as_bytes();
+                Some((number, *expected.iter().find(is_it)?))
             })
-            .map(|(number, what)| (number, what, files))
+            .map(|(number, kind)| (number, kind, files))
     }
 
-    /// Waits until a member says one of `expected`.
-    fn wait(&self, from: usize, expected: &[What], deadline: Instant) -> Result<(What, Vec<OwnedFd>)> {
+    /// Waits until a member sends one of `expected`.
+    fn wait(&self, from: usize, expected: &[Kind], deadline: Instant) -> Result<(Kind, Vec<OwnedFd>)> {
         loop {
             match self.receive(expected) {
-                Some((number, what, files)) if number == from => return Ok((what, files)),
+                Some((number, kind, files)) if number == from => return Ok((kind, files)),
                 Some(_) => {}
-                None if Instant::now() < deadline => std::thread::sleep(LOOK),
+                None if Instant::now() < deadline => std::thread::sleep(POLL),
                 None => return Err(self.silent(from)),
             }
         }
@@ -217,7 +217,7 @@ impl Meeting {
 
     /// Hands sockets and memory over, or takes them; `make` makes the sockets, one for each subgroup. None: the ranks
     /// of this computer share nothing. Blocks, at most for the timeout.
-    pub(in crate::carrier::udp) fn meet(
+    pub(in crate::carrier::udp) fn run(
         self,
         make: impl FnOnce() -> Result<Vec<UdpSocket>>,
     ) -> Result<Option<(Fanout, Vec<UdpSocket>)>> {
@@ -226,7 +226,7 @@ impl Meeting {
     }
 
     fn share(self, memory: Memory) -> Fanout {
-        Fanout::new(memory, Some(self.bell), (self.members, self.own), self.subgroups, self.has_all)
+        Fanout::new(memory, Some(self.wake_up), (self.members, self.own), self.subgroups, self.has_all)
     }
 
     fn layout(&self) -> Layout {
@@ -248,47 +248,47 @@ impl Meeting {
             Ok(made) => made,
             Err(error) => {
                 tracing::warn!(%error, "the ranks of this computer have sockets of their own");
-                others.iter().try_for_each(|member| self.say(member, What::Nothing, &[], deadline))?;
+                others.iter().try_for_each(|member| self.send(member, Kind::Nothing, &[], deadline))?;
                 return Ok(None);
             }
         };
         let files: Vec<BorrowedFd<'_>> =
             std::iter::once(file.as_fd()).chain(sockets.iter().map(|socket| socket.as_fd())).collect();
         for member in others {
-            self.say(member, What::Offer, &files, deadline)?;
+            self.send(member, Kind::Offer, &files, deadline)?;
         }
         // They answer in any order.
         let mut answers = vec![None; self.members.len()];
-        answers[0] = Some(What::Accept);
+        answers[0] = Some(Kind::Accept);
         while let Some(silent) = answers.iter().position(Option::is_none) {
-            match self.receive(&[What::Accept, What::Refuse]) {
-                Some((number, what, _)) => answers[number] = Some(what),
-                None if Instant::now() < deadline => std::thread::sleep(LOOK),
+            match self.receive(&[Kind::Accept, Kind::Refuse]) {
+                Some((number, kind, _)) => answers[number] = Some(kind),
+                None if Instant::now() < deadline => std::thread::sleep(POLL),
                 None => return Err(self.silent(silent)),
             }
         }
-        let all = answers.iter().all(|answer| *answer == Some(What::Accept));
-        let verdict = if all { What::Go } else { What::Stop };
-        others.iter().try_for_each(|member| self.say(member, verdict, &[], deadline))?;
+        let all = answers.iter().all(|answer| *answer == Some(Kind::Accept));
+        let verdict = if all { Kind::Go } else { Kind::Stop };
+        others.iter().try_for_each(|member| self.send(member, verdict, &[], deadline))?;
         Ok(all.then(|| (self.share(memory), sockets)))
     }
 
-    /// Says that this rank cannot share, and waits for the end of the meeting.
+    /// Sends the refusal of this rank, which cannot share, and waits for the end of the handshake.
     fn stay_out(&self, deadline: Instant) -> Result<()> {
-        self.say(&self.members[0], What::Refuse, &[], deadline)?;
-        self.wait(0, &[What::Stop], deadline).map(drop)
+        self.send(&self.members[0], Kind::Refuse, &[], deadline)?;
+        self.wait(0, &[Kind::Stop], deadline).map(drop)
     }
 
-    /// The same for a rank that has not listened yet.
+    /// The same for a rank that has received nothing yet.
     #[cfg(test)]
     pub(super) fn refuse(self, deadline: Instant) -> Result<()> {
-        self.wait(0, &[What::Offer], deadline)?;
+        self.wait(0, &[Kind::Offer], deadline)?;
         self.stay_out(deadline)
     }
 
     fn accept(self, deadline: Instant) -> Result<Option<(Fanout, Vec<UdpSocket>)>> {
-        let (what, files) = self.wait(0, &[What::Offer, What::Nothing], deadline)?;
-        if what == What::Nothing {
+        let (kind, files) = self.wait(0, &[Kind::Offer, Kind::Nothing], deadline)?;
+        if kind == Kind::Nothing {
             return Ok(None);
         }
         let mut files = files.into_iter();
@@ -302,9 +302,9 @@ impl Meeting {
             self.stay_out(deadline)?;
             return Ok(None);
         };
-        self.say(&self.members[0], What::Accept, &[], deadline)?;
-        let (what, _) = self.wait(0, &[What::Go, What::Stop], deadline)?;
-        Ok((what == What::Go).then(|| (self.share(memory), files.map(UdpSocket::from).collect())))
+        self.send(&self.members[0], Kind::Accept, &[], deadline)?;
+        let (kind, _) = self.wait(0, &[Kind::Go, Kind::Stop], deadline)?;
+        Ok((kind == Kind::Go).then(|| (self.share(memory), files.map(UdpSocket::from).collect())))
     }
 }
 
@@ -312,11 +312,12 @@ impl Meeting {
 mod tests {
     use super::*;
 
-    /// The meeting of two ranks with these doors, as the second sees it.
-    fn meeting(doors: [u64; 2]) -> Meeting {
-        let members = doors.into_iter().zip(3..).map(|(door, rank)| Member::new(rank, door).unwrap()).collect();
-        Meeting {
-            bell: Bell::new(doors[1]).unwrap(),
+    /// The handshake of two ranks with these listeners, as the second sees it.
+    fn handshake(listeners: [u64; 2]) -> Handshake {
+        let member = |(listener, rank)| Member::new(rank, listener).unwrap();
+        let members = listeners.into_iter().zip(3..).map(member).collect();
+        Handshake {
+            wake_up: WakeUp::new(listeners[1]).unwrap(),
             members,
             own: 1,
             has_all: true,
@@ -328,20 +329,22 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_in_another_meeting_is_not_heard() {
+    fn a_message_of_another_handshake_is_dropped() {
         let number = |at: u64| u64::from(std::process::id()) << 32 | at;
-        let (one, other) = (meeting([number(1), number(2)]), meeting([number(1), number(3)]));
-        let said = |meeting: &Meeting| meeting.said(&meeting.members[0], &meeting.members[1], What::Offer);
-        let sender = Bell::new(number(4)).unwrap();
-        let send = |said: &Said| send_with_to(&sender, &other.members[1].address, said.as_bytes(), &[]).unwrap();
+        let (one, other) = (handshake([number(1), number(2)]), handshake([number(1), number(3)]));
+        let offer =
+            |handshake: &Handshake| handshake.message(&handshake.members[0], &handshake.members[1], Kind::Offer);
+        let sender = WakeUp::new(number(4)).unwrap();
+        let send =
+            |message: &Message| send_with_to(&sender, &other.members[1].address, message.as_bytes(), &[]).unwrap();
         // The same ranks, communicator and key; the receiver has another socket.
-        send(&said(&one));
-        assert!(other.receive(&[What::Offer]).is_none());
-        send(&said(&other));
-        assert!(matches!(other.receive(&[What::Offer]), Some((0, What::Offer, _))));
-        // The system says whose process has sent something.
-        send(&said(&other));
-        let (_, _, user) = receive_from(&other.bell, &mut [0; SAID_BYTES]).unwrap();
+        send(&offer(&one));
+        assert!(other.receive(&[Kind::Offer]).is_none());
+        send(&offer(&other));
+        assert!(matches!(other.receive(&[Kind::Offer]), Some((0, Kind::Offer, _))));
+        // The system reports whose process has sent something.
+        send(&offer(&other));
+        let (_, _, user) = receive_from(&other.wake_up, &mut [0; MESSAGE_BYTES]).unwrap();
         assert_eq!(user, Some(geteuid().as_raw()));
     }
 }
