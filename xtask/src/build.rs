@@ -127,7 +127,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     new_file::write(to, new).with_context(|| format!("writing {}", to.display()))
 }
 
-/// `RUSTFLAGS` and the like replace the flags of a configuration without a word; the image tells what it was built
+/// `RUSTFLAGS` and the like replace the flags of a configuration without a word; the image says what it was built
 /// with.
 fn check_attributes(toolchain: &Toolchain, elf: &Path) -> Result<()> {
     if toolchain.vendor.is_some() {

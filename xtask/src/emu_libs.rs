@@ -20,7 +20,7 @@ pub(crate) struct BuildEmuLibs {
 const LIBRARY: &str = "libflexio.so";
 
 /// Names under which programs link or load the other ABIs: links to [`LIBRARY`], so that the dynamic loader, which
-/// knows a library by its inode, loads it once. It looks for the symbol versions of each in the one file.
+/// knows a library by its inode, loads it once. It searches for the symbol versions of each in the one file.
 const OTHER_NAMES: [&str; 7] = [
     "libflexio.so.2",
     "libibverbs.so",

@@ -308,7 +308,7 @@ fn watch(command: &mut Command, target: &Target) -> Result<()> {
         status::print(format_args!("{:>12}  {name:<10} {stats:>10} executions in {seconds:6.1} s, {progress}", "ok"))?;
         return Ok(());
     }
-    last.iter().for_each(|line| status::told(format_args!("    {line}")));
+    last.iter().for_each(|line| status::line(format_args!("    {line}")));
     if target.quiet
         && let Some(file) = &artifact
     {

@@ -69,7 +69,7 @@ fn programs(prefix: &Path, profile: &str) -> Result<()> {
     Ok(())
 }
 
-/// Puts the emulator's libraries below a folder, where `flexcast emu exec` looks for them.
+/// Puts the emulator's libraries below a folder, where `flexcast emu exec` finds them.
 fn emulator(prefix: &Path, profile: &str) -> Result<()> {
     let built = emu_libs::build(profile)?;
     let folder = prefix.join("lib/flexcast/emu-libs");

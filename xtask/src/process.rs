@@ -1,4 +1,4 @@
-//! The one door to other programs: a failure always shows the command, so that it can be repeated by hand.
+//! The one way to other programs: a failure always shows the command, so that it can be repeated by hand.
 
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -20,7 +20,7 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
         Ok(output) => (Ok(output.status), output.stdout),
         Err(error) => (Err(error), Vec::new()),
     };
-    check(command, status).inspect_err(|_| status::told(String::from_utf8_lossy(&stdout).trim_end_matches('\n')))?;
+    check(command, status).inspect_err(|_| status::line(String::from_utf8_lossy(&stdout).trim_end_matches('\n')))?;
     String::from_utf8(stdout).with_context(|| format!("output of `{}` is not UTF-8", line(command)))
 }
 

@@ -12,20 +12,20 @@ const ERROR: Style = AnsiColor::Red.on_default().bold();
 
 /// `  Building image pingpong`
 pub(crate) fn say(verb: &str, what: impl Display) {
-    told(format_args!("{VERB}{verb:>12}{VERB:#} {what}"));
+    line(format_args!("{VERB}{verb:>12}{VERB:#} {what}"));
 }
 
 pub(crate) fn warn(what: impl Display) {
-    told(format_args!("{WARNING}{:>12}{WARNING:#} {what}", "warning"));
+    line(format_args!("{WARNING}{:>12}{WARNING:#} {what}", "warning"));
 }
 
 pub(crate) fn error(what: &str) {
-    told(format_args!("{ERROR}{:>12}{ERROR:#} {what}", "error"));
+    line(format_args!("{ERROR}{:>12}{ERROR:#} {what}", "error"));
 }
 
 /// A line on stderr; where that cannot be written nobody can be notified.
-pub(crate) fn told(line: impl Display) {
-    drop(writeln!(anstream::stderr().lock(), "{line}"));
+pub(crate) fn line(text: impl Display) {
+    drop(writeln!(anstream::stderr().lock(), "{text}"));
 }
 
 /// A line of a result. Not `println!`, which panics where stdout cannot be written.

@@ -164,7 +164,7 @@ fn shown(command: &mut Command) -> Result<(String, ExitStatus)> {
     status::say("Running", process::line(command));
     let output = command.stderr(Stdio::inherit()).output().with_context(|| process::line(command))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    status::told(text.trim_end());
+    status::line(text.trim_end());
     Ok((text, output.status))
 }
 

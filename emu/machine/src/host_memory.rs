@@ -14,7 +14,7 @@ use crate::ranges::Ranges;
 #[derive(Debug, Default)]
 pub struct HostMemory {
     ranges: Ranges,
-    /// Memory that nobody else has; see [`HostMemory::lend`].
+    /// Memory that nobody else has; see [`HostMemory::allocate`].
     own: Vec<Lines>,
     /// By card.
     writers: Vec<Writer>,

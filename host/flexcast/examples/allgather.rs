@@ -62,7 +62,7 @@ fn run() -> Result<String, Box<dyn Error>> {
     // 3. The other ranks. MPI_Allgather does as well: see `bootstrap::CallbackExchange`.
     let mut store = TcpStore::from_env()?;
 
-    // 4. A communicator, with times that suit the card: beside emulated ones they are longer. FLEXCAST_CONTROL may ask
+    // 4. A communicator, with times that suit the card: for emulated ones they are longer. FLEXCAST_CONTROL may ask
     //    for another control than the host's.
     let communicator = Communicator::create(&card, &mut store, Config::for_card(&card).with_environment()?)?;
     let (rank, size) = (communicator.rank() as usize, communicator.size() as usize);
@@ -100,7 +100,7 @@ fn run() -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// What an application does: compute, and look now and then. `Request::wait` does without the computing.
+/// What an application does: compute, and test now and then. `Request::wait` does it without computing.
 fn wait(mut request: Request) -> Result<Done, Box<Failed>> {
     loop {
         match request.test()? {

@@ -201,12 +201,7 @@ pub fn wait<T>(
         polls += 1;
         let waited_ps = relax.now_ps().saturating_sub(start_ps);
         if waited_ps >= span_ps || polls >= bound.polls {
-            return Err(Error::Timeout {
-                what: what.to_owned(),
-                waited_us: waited_ps / 1_000_000,
-                polls: polls,
-                bound,
-            });
+            return Err(Error::Timeout { what: what.to_owned(), waited_us: waited_ps / 1_000_000, polls, bound });
         }
         relax.relax();
     }

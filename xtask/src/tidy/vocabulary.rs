@@ -38,44 +38,16 @@ const WORDS: [&str; 27] = [
     "spot",
 ];
 
-/// Most such words of a crate, or of a folder that is none. Fewer are welcome, and lower these.
+/// Most such words of a crate, or of a folder that is none; crates that are not listed have none. Fewer are welcome,
+/// and lower these. Those of shared/abi, and of who uses them, are names of fields, which an image's hash is of.
 const MOST: &[(&str, usize)] = &[
-    ("cli", 236),
-    ("device/datapath", 173),
-    ("device/dpa", 25),
-    ("device/images", 64),
-    ("emu/bridge", 133),
-    ("emu/config", 17),
-    ("emu/fabric", 37),
-    ("emu/hart", 27),
-    ("emu/libflexio", 13),
-    ("emu/libibverbs", 98),
-    ("emu/machine", 161),
-    ("emu/nic", 75),
-    ("emu/observe", 32),
-    ("emu/provider", 1),
-    ("emu/timing", 33),
-    ("files", 7),
-    ("fuzz", 25),
-    ("host", 1),
-    ("host/aggregator", 128),
-    ("host/bootstrap", 33),
-    ("host/capi", 124),
-    ("host/cuda", 4),
-    ("host/flexcast", 1103),
-    ("host/flexio", 84),
-    ("host/flexio-sys", 3),
-    ("host/mesh", 193),
-    ("host/service", 415),
-    ("host/verbs-sys", 1),
-    ("image", 17),
-    ("lab", 703),
-    ("shared/abi", 63),
-    ("shared/hw", 1),
-    ("shared/isa", 8),
-    ("shared/proto", 531),
-    ("tests", 841),
-    ("xtask", 130),
+    ("device/datapath", 25),
+    ("device/images", 5),
+    ("host/flexcast", 15),
+    ("lab", 2),
+    ("shared/abi", 16),
+    ("tests", 1),
+    ("xtask", 39),
 ];
 
 /// Crates with more of these words than they had.
@@ -130,7 +102,7 @@ mod tests {
         let file = |path: &str| owner(Path::new(path));
         assert_eq!([file("host/capi/src/lib.rs"), file("cli/src/main.rs")], ["host/capi", "cli"]);
         let counts = |owner: &str, count| BTreeMap::from([(owner.to_owned(), count)]);
-        assert!(judge(&counts("host/capi", 1)).is_empty());
+        assert!(judge(&counts("shared/abi", 1)).is_empty());
         let findings = judge(&counts("host/new", 1));
         assert!(findings[0].starts_with("host/new has 1 words"), "{findings:?}");
     }

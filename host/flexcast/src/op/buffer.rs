@@ -358,12 +358,12 @@ impl Buffer {
     }
 
     /// Lets a service process use the memory, unless it may: `share` makes a key over it. It is taken back with
-    /// [`Buffer::unlend`], or by the owner of `deferred_free` once the buffer is dropped.
+    /// [`Buffer::end_lease`], or by the owner of `deferred_free` once the buffer is dropped.
     ///
     /// # Errors
     /// The card refuses; what `share` gives.
     #[cfg(feature = "service")]
-    pub(crate) fn lend(
+    pub(crate) fn lease(
         &mut self,
         deferred_free: &Arc<DeferredFree>,
         share: impl FnOnce(MemoryRegion) -> Result<MemoryId>,
@@ -402,7 +402,7 @@ impl Buffer {
     /// Ends the lease of the buffer to the service process of that communicator, and gives its memory: the caller takes
     /// that back before the buffer goes anywhere else.
     #[cfg(feature = "service")]
-    pub(crate) fn unlend(&mut self, deferred_free: &Arc<DeferredFree>) -> Option<MemoryId> {
+    pub(crate) fn end_lease(&mut self, deferred_free: &Arc<DeferredFree>) -> Option<MemoryId> {
         let leases = &mut self.registered()?.leases;
         let at = leases.iter().position(|lease| lease.of(deferred_free).is_some())?;
         leases.swap_remove(at).of(deferred_free)

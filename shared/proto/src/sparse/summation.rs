@@ -51,7 +51,7 @@ pub struct Answer {
     /// Number of the messages that it answers.
     pub iteration: u32,
     /// The transmit slot with the sums.
-    pub spot: u32,
+    pub slot: u32,
     /// Blocks in the slot; the indices of `next` follow them.
     pub sums: u32,
     /// Global indices of the next iteration. If there is none the shard is complete.
@@ -234,7 +234,7 @@ impl Summation {
     #[must_use]
     pub const fn answer(&self) -> Option<Answer> {
         let Some(iteration) = self.iteration.checked_sub(1) else { return None };
-        Some(Answer { iteration, spot: iteration & 1, sums: self.answered as u32, next: self.global })
+        Some(Answer { iteration, slot: iteration & 1, sums: self.answered as u32, next: self.global })
     }
 
     /// Number of the current iteration: of the messages that are awaited.

@@ -174,7 +174,7 @@ impl<B: Block> TransmitSlots<B> {
 
     /// What an answer's memory holds now: sums and indices.
     pub(crate) fn content(&self, answer: &Answer) -> (Vec<B>, Vec<u32>) {
-        let slot = self.slot(answer.spot);
+        let slot = self.slot(answer.slot);
         (self.blocks[slot][..answer.sums as usize].to_vec(), self.indices[slot].clone())
     }
 }
@@ -238,7 +238,7 @@ impl<B: Block> Node<B> {
             Received::Waiting { .. } | Received::Again(_) | Received::Old => {}
         }
         if let Some(answer) = answer {
-            let slot = self.slots.slot(answer.spot);
+            let slot = self.slots.slot(answer.slot);
             self.slots.indices[slot] = answer.next.places().to_vec();
         }
         Ok((received, answer))

@@ -140,7 +140,7 @@ impl ServiceOffload {
         let client = session.client();
         let mut region = |buffer: &mut Buffer| -> Result<Option<Region>, ServiceFault> {
             let mut refusal = None;
-            let id = buffer.lend(deferred_free, |region| {
+            let id = buffer.lease(deferred_free, |region| {
                 *leased += 1;
                 client.share(region).map_err(|error| {
                     let reason = error.to_string();
@@ -396,7 +396,7 @@ impl Offload for ServiceOffload {
         let is_back = client.taken_back(memory).is_some();
         if is_back {
             // The lease goes with the key, and not before: nobody borrows bytes that somebody may still write.
-            buffer.unlend(&self.deferred_free);
+            buffer.end_lease(&self.deferred_free);
             self.leased = self.leased.saturating_sub(1);
         }
         is_back

@@ -38,7 +38,7 @@ impl Returning {
         let mut memory = Vec::new();
         for buffer in send.iter_mut().chain([&mut receive]) {
             if (all || buffer.is_of_user())
-                && let Some(id) = buffer.unlend(deferred_free)
+                && let Some(id) = buffer.end_lease(deferred_free)
             {
                 if let Err(error) = client.take_back(id) {
                     tracing::warn!(%error, "memory of an operation is not taken back: its service process counts as \

@@ -118,7 +118,7 @@ impl Slots {
 
     /// Puts the next global indices behind the sums of an answer; the whole of it.
     pub(super) fn answer(&self, answer: &Answer, parameters: Parameters) -> Result<LocalSlice> {
-        let slot = &self.transmit[answer.spot as usize & 1];
+        let slot = &self.transmit[answer.slot as usize & 1];
         let (sums, indices) = (answer.sums * parameters.block_bytes(), parameters.index_bytes());
         slot.write(sums as usize, &answer.next.to_bytes()[..indices as usize])?;
         Ok(slot.slice(0, sums + indices)?)

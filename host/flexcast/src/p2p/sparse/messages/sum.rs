@@ -53,10 +53,10 @@ impl Transmit {
         let [even, odd] = &mut self.slots;
         added.additions.apply(&mut Adder { slots: [even, odd], message, block_bytes, reduction });
         let Some(answer) = &added.answer else { return false };
-        let (slot, sums) = (answer.spot as usize & 1, answer.sums as usize * block_bytes);
+        let (slot, sums) = (answer.slot as usize & 1, answer.sums as usize * block_bytes);
         let indices = parameters.index_bytes() as usize;
         self.slots[slot][sums..sums + indices].copy_from_slice(&answer.next.to_bytes()[..indices]);
-        (self.lengths[slot], self.answered) = (sums + indices, answer.spot);
+        (self.lengths[slot], self.answered) = (sums + indices, answer.slot);
         true
     }
 }
