@@ -12,4 +12,4 @@ pub(crate) const GIVE_UP: Duration = Duration::from_millis(250);
 /// that is silent, so that a stopped one is not waited for twice as long.
 pub(crate) const PEER_TIMEOUT: Duration = Duration::from_secs(8);
 /// The environment variable that stands above `bridge.peer_timeout_ms` and `attach.timeout_ms` of that file.
-pub const PEER_TIMEOUT_VARIABLE: &str = "FLEXCAST_PEER_TIMEOUT_VARIABLE_MS";
+pub const PEER_TIMEOUT_VARIABLE: &str = "FLEXCAST_PEER_TIMEOUT_MS";

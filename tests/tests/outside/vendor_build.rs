@@ -230,7 +230,7 @@ fn an_installation_that_is_not_whole_is_refused() {
         fs::rename(sdk.path(missing), &away).expect("out of the way");
         let said = refused(&sdk.here(&build));
         let name = missing.rsplit('/').next().expect("a name");
-        assert!(said.contains(&format!("{name}: looked at {}", sdk.path("").display())), "{said}");
+        assert!(said.contains(&format!("{name}: not found at {}", sdk.path("").display())), "{said}");
         assert!(said.contains("DOCA_DIR and FLEXIO_DIR") && !said.contains("Building"), "{said}");
         fs::rename(away, sdk.path(missing)).expect("back in its place");
     }
