@@ -19,9 +19,17 @@ pub(crate) struct Demo {
 
 impl Demo {
     pub(crate) fn run(&self) -> Result<()> {
-        build::build(&Toolchain::load("emu")?, &workspace::images()?)?;
-        status::say("Building", "the command-line tool");
-        let mut command = Command::new(workspace::quick_cli()?);
+        let (toolchain, images) = (Toolchain::load("emu")?, workspace::images()?);
+        // At the same time: each builds in a folder of its own, and leaves processors idle by itself where one crate
+        // waits for another.
+        let (built, tool) = std::thread::scope(|scope| {
+            let building = scope.spawn(|| build::build(&toolchain, &images));
+            status::say("Building", "the command-line tool");
+            let tool = workspace::quick_cli();
+            (building.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), tool)
+        });
+        built?;
+        let mut command = Command::new(tool?);
         command.arg("demo").arg("--images").arg(workspace::image_dir("emu"));
         if let Some(file) = &self.file {
             command.arg("--file").arg(file);

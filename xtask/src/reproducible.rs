@@ -5,13 +5,17 @@
 //! lays functions out, and the order into cache lines: the same sources in two folders gave images of different virtual
 //! times. So cargo calls rustc through this program, which puts in place of the hash one of what it stands for. A
 //! wrapper that the environment names (`RUSTC_WRAPPER`) is called in turn.
+//!
+//! It also gives the folder of the repository one name in what rustc writes. As a flag of cargo's that would have all
+//! crates compiled anew, those of others included, wherever two copies of the tree share a folder to build in.
 
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use sha2::{Digest as _, Sha256};
 
-use crate::status;
+use crate::{status, workspace};
 
 /// Says that this process stands for rustc, and holds the wrapper that it replaces in the environment, if there is one.
 const WRAPPED: &str = "FLEXCAST_RUSTC_WRAPPED";
@@ -30,6 +34,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     let next = std::env::var_os(WRAPPED)?;
     let package = [crate_env("CARGO_PKG_NAME"), crate_env("CARGO_PKG_VERSION")];
     let arguments = with_fixed_metadata(std::env::args_os().skip(1), &package);
+    let arguments = with_named_root(arguments, workspace::root());
     let mut words = Some(next).filter(|next| !next.is_empty()).into_iter().chain(arguments);
     let Some(program) = words.next() else {
         status::error(&format!("{WRAPPED} is set, but no compiler is named; unset it"));
@@ -72,6 +77,17 @@ fn with_fixed_metadata(arguments: impl Iterator<Item = OsString>, package: &[OsS
     arguments
 }
 
+/// The arguments with a name for the folder of the repository, where they compile for a card: after the names of
+/// folders above it, as the last match wins.
+fn with_named_root(mut arguments: Vec<OsString>, root: &Path) -> Vec<OsString> {
+    if arguments.windows(2).any(|pair| pair[0] == "--crate-name") && arguments.iter().any(|word| word == "--target") {
+        let mut name = OsString::from("--remap-path-prefix=");
+        name.extend([root.as_os_str(), OsStr::new("="), OsStr::new(workspace::ROOT_NAME)]);
+        arguments.push(name);
+    }
+    arguments
+}
+
 fn is_metadata(argument: &OsStr) -> bool {
     argument.as_encoded_bytes().starts_with(b"metadata=")
 }
@@ -111,6 +127,18 @@ mod tests {
         let hash = |line: &Vec<String>| line.iter().find(|word| word.starts_with("metadata=")).expect("one").clone();
         let distinct: std::collections::BTreeSet<_> = all.iter().map(hash).collect();
         assert_eq!(distinct.len(), all.len(), "{distinct:?}");
+    }
+
+    #[test]
+    fn the_root_is_named_last_and_for_cards_alone() {
+        let named = |line: &str| {
+            let words = with_named_root(line.split(' ').map(OsString::from).collect(), Path::new("/home/a/flexcast"));
+            words.into_iter().map(|word| word.into_string().expect("UTF-8")).collect::<Vec<_>>().join(" ")
+        };
+        let card = format!("{LINE} --target t --remap-path-prefix=/home/a=home");
+        assert_eq!(named(&card), format!("{card} --remap-path-prefix=/home/a/flexcast=flexcast"));
+        assert_eq!(named(LINE), LINE);
+        assert_eq!(named("rustc -vV"), "rustc -vV");
     }
 
     #[test]

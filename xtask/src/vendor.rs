@@ -48,12 +48,14 @@ pub(crate) fn plan(toolchain: &Toolchain, vendor: &Vendor, image: &str) -> Resul
     // A folder of its own: an image for the emulated card has the same name, and cargo keeps one build of a crate for
     // all flags.
     compile.env("CARGO_TARGET_DIR", workspace::vendor_target(&toolchain.name));
-    // One relocatable object: rustc's linker joins the crate with what it uses and leaves flexio_dev_* open.
     let mut flags = toolchain.rustflags()?;
-    flags.extend(["-Clink-arg=-r".to_owned(), "-Clink-dead-code=yes".to_owned()]);
-    flags.push(format!("-Clink-arg=-T{}", workspace::root().join(OBJECT_SCRIPT).display()));
-    compile.args(["build", "--release", "--package", image, "--no-default-features"]);
+    flags.push("-Clink-dead-code=yes".to_owned());
+    compile.args(["rustc", "--release", "--package", image, "--bin", image, "--no-default-features"]);
     compile.args(["--target", &toolchain.rust.target, "--config", &toolchain.cargo_config(&flags)]);
+    // One relocatable object: rustc's linker joins the crate with what it uses and leaves flexio_dev_* open. For the
+    // program alone, as in `build::cargo_build`.
+    compile.args(["--", "-Clink-arg=-r"]);
+    compile.arg(format!("-Clink-arg=-T{}", workspace::root().join(OBJECT_SCRIPT).display()));
 
     // An older vendor linker may reject the newer extension names that rustc writes, and cannot read the bitcode that
     // Rust's own libraries bring along with their machine code. Unwind tables would be loaded, and nothing unwinds.

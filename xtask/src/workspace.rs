@@ -173,18 +173,16 @@ pub(crate) fn metadata(manifest: &Path) -> Result<cargo_metadata::Metadata> {
         .with_context(|| format!("cargo metadata of {}", manifest.display()))
 }
 
+/// What stands for [`root`] in an image.
+pub(crate) const ROOT_NAME: &str = "flexcast";
+
 /// Parts of paths that tell who built an image, and what stands for them instead; more specific ones later, as the
-/// last match wins in rustc.
+/// last match wins in rustc. The most specific one, [`root`], is given to rustc by `reproducible`.
 pub(crate) fn path_names() -> Result<BTreeMap<usize, (PathBuf, &'static str)>> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let cargo_home = std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| Some(home.as_ref()?.join(".cargo")));
     let sysroot = process::capture(Command::new("rustc").args(["--print", "sysroot"]).current_dir(root()))?;
-    let names = [
-        (home, "home"),
-        (cargo_home, "cargo"),
-        (Some(PathBuf::from(sysroot.trim())), "rust"),
-        (Some(root().to_owned()), "flexcast"),
-    ];
+    let names = [(home, "home"), (cargo_home, "cargo"), (Some(PathBuf::from(sysroot.trim())), "rust")];
     Ok(names.into_iter().filter_map(|(path, name)| Some((path?, name))).enumerate().collect())
 }
 
