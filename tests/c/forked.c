@@ -254,7 +254,8 @@ int main(int argc, char **argv)
 
     memset(send, 42, BYTES);
     for (int round = 0; round < FORKS; round++) {
-        /* An operation is under way when the process forks, and is none of the child's. It ends while the child runs: its bounds go on. */
+        /* An operation is under way when the process forks, and is none of the child's. It ends while the child runs:
+         * its bounds go on. */
         memset(receive, 0, BYTES);
         OK(flexcast_allgather(all.rank.comm, send, receive, BYTES, &all.request));
         pid_t forked = child(&all);

@@ -192,7 +192,8 @@ static int64_t wide(size_t at, int rank)
     return block == 0 || (block == 1 && rank != 2) ? 0 : ((int64_t)at - 4000) * (rank + 1) * ((int64_t)1 << 40);
 }
 
-/* Contributions in memory that can only be read, results next to other bytes, and neither at an address that suits its elements. */
+/* Contributions in memory that can only be read, results next to other bytes, and neither at an address that suits its
+ * elements. */
 static void memory(flexcast_comm *comm, int rank)
 {
     enum { GUARD = 16, MOST = COUNT * sizeof(float), AFTER = MOST + 3 * GUARD };

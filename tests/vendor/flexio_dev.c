@@ -1,6 +1,7 @@
-/* Stand-in for the vendor's device library. The calls that our firmware makes work on the emulated card, by the system calls of its
-   runtime. In addition there is what makes a vendor's library hard to verify: custom instructions, encodings of no published extension,
-   recursion, calls through pointers, frames of any size, a loaded section of its own, symbols that stay undefined. */
+/* Stand-in for the vendor's device library. The calls that our firmware makes work on the emulated card, by the system
+   calls of its runtime. In addition there is what makes a vendor's library hard to verify: custom instructions,
+   encodings of no published extension, recursion, calls through pointers, frames of any size, a loaded section of its
+   own, symbols that stay undefined. */
 
 #include <stdint.h>
 

@@ -33,7 +33,7 @@ mod wire;
 pub use bridge::{Bridge, BridgeCounters};
 pub use error::BridgeError;
 pub use fault_sink::{RACES_VARIABLE, races, report_races, say};
-pub use limits::PEER_TIMEOUT_VARIABLE as PEER_TIMEOUT;
+pub use limits::PEER_TIMEOUT_VARIABLE;
 pub use make::make;
 pub use peer::PeerConfig;
 pub use peers::attempt;

@@ -1,6 +1,6 @@
-//! The way from the calls of the library to the card: in this process, or in another one that has it.
+//! Requests of the library to a card in this process, or in another one that has it.
 //!
-//! What a program asks of a card is a [`Request`], carried out on the machine by [`execute::execute`]. In a process
+//! Each call is a [`Request`], which [`execute::execute`] carries out on the machine. In a process
 //! with a machine that is a call; one that uses the cards of another process (`[attach]` of its description) sends it
 //! there, where [`session`] carries it out. Memory of queues and buffers is the program's in either case: the card
 //! reaches it where it is. What is not in [`Request`] is not to be had from another process;

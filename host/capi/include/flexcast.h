@@ -1,22 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Flexcast: non-blocking Broadcast and Allgather over hardware multicast, with the datapath on the DPA of the network card; barriers,
- * reductions, Alltoall, Gather and Scatter by this process, between pairs of ranks.
+ * Flexcast: non-blocking Broadcast and Allgather over hardware multicast, with the datapath on the DPA of the
+ * network card; barriers, reductions, Alltoall, Gather and Scatter by this process, between pairs of ranks.
  *
  * Written by `cargo xtask header` from host/capi/src; examples/c/allgather.c is a program.
  *
- * - Every function that can fail returns a flexcast_status; flexcast_last_error() gives the value, the limit and the next step.
- * - Handles (flexcast_card *, ...) are numbers and never followed: one that was freed, or is another object's, is refused.
- * - Every function may be called from every thread. Operations of a communicator are posted in the same order on all ranks: threads that post
- *   to one communicator agree on theirs.
- * - Every other pointer is NULL, which is refused where nothing else is said, or points at what its type says. A buffer of no bytes may be NULL.
- * - Nothing waits for ever. Without a progress thread (`progress_thread` in flexcast_config) nothing happens by itself: flexcast_test(),
- *   flexcast_wait() and flexcast_progress() move operations on; what the card does (receiving, copying, sending) needs no call.
- * - Structures begin with their size, or are given with it: a program goes on working with libraries that know more fields.
- * - A request of flexcast_post(), and of flexcast_allgather() and the others, is freed by the flexcast_wait() or flexcast_test() that
- *   reports its end. One of flexcast_prepare() stays until flexcast_request_free().
- * - After fork() the library is the parent's: the child gets FLEXCAST_ERROR_FORKED from every function that returns a status, at once, and
- *   can neither use nor disturb what the parent has. A process that forks before its first card or bootstrap may use it in the child.
+ * - Every function that can fail returns a flexcast_status; flexcast_last_error() gives the value, the limit and the
+ *   next step.
+ * - Handles (flexcast_card *, ...) are numbers and never followed: one that was freed, or is another object's, is
+ *   refused.
+ * - Every function may be called from every thread. Operations of a communicator are posted in the same order on all
+ *   ranks: threads that post to one communicator agree on theirs.
+ * - Every other pointer is NULL, which is refused where nothing else is said, or points at what its type says. A
+ *   buffer of no bytes may be NULL.
+ * - Nothing waits for ever. Without a progress thread (`progress_thread` in flexcast_config) nothing happens by
+ *   itself: flexcast_test(), flexcast_wait() and flexcast_progress() move operations on; what the card does
+ *   (receiving, copying, sending) needs no call.
+ * - Structures begin with their size, or are given with it: a program goes on working with libraries that know more
+ *   fields.
+ * - A request of flexcast_post(), and of flexcast_allgather() and the others, is freed by the flexcast_wait() or
+ *   flexcast_test() that reports its end. One of flexcast_prepare() stays until flexcast_request_free().
+ * - After fork() the library is the parent's: the child gets FLEXCAST_ERROR_FORKED from every function that returns
+ *   a status, at once, and can neither use nor disturb what the parent has. A process that forks before its first
+ *   card or bootstrap may use it in the child.
  * - Free in the order requests, communicators, bootstrap and card; another order is refused where it matters.
  */
 

@@ -58,7 +58,7 @@ pub(crate) trait Offload: Send {
     /// once.
     fn fail(&mut self, core: &mut Core, failure: Failure, now_ps: u64);
 
-    /// Whether [`Offload::fail`] has been called.
+    /// Whether [`Offload::fail`] has been called. Faults that are found later do not count.
     fn has_failed(&self) -> bool;
 
     /// When it is to be polled next even if nothing comes; none if it waits for nothing. `has_waiting`: the operation
@@ -120,7 +120,7 @@ impl<C: Carrier> Engine<C> {
         let Some(offload) = self.offload.as_mut() else { return Ok(false) };
         let now_ps = self.carrier.now_ps();
         let (moved, fault) = offload.poll(&mut self.ops.core, now_ps);
-        match fault {
+        match fault.filter(|_| !offload.has_failed()) {
             Some(fault) => self.fail_by_offload(fault, now_ps).map(|()| true),
             None => Ok(self.begin_offloaded(now_ps)? || moved),
         }

@@ -3,7 +3,7 @@
 use flexcast_proto::p2p::{BlocksError, MessageError, ScheduleError};
 use flexcast_proto::{RankError, Summary};
 
-/// Any failure of a baseline collective.
+/// Any failure of a point-to-point collective.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

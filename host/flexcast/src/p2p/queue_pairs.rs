@@ -136,7 +136,7 @@ impl QueuePairs {
             return Ok(false);
         }
         self.completions
-            .check(completion, "a baseline collective's work request")
+            .check(completion, "a work request of a point-to-point collective")
             .map_err(|source| Error::Connection { peer, source })?;
         let is_idle = self.posting.is_none();
         let refused = |reason: &str| Error::Protocol { peer, reason: reason.to_owned() };

@@ -146,7 +146,9 @@ impl LoopbackCarrier {
                     let begun = local.begin(from, summary, (tag, bytes.len() as u64, 0));
                     if begun == Begun::Fine {
                         let send = send.as_ref().map_or(&[][..], Buffer::bytes);
-                        local.deliver((from, tag), &bytes, send, receive.bytes_mut());
+                        if !local.deliver((from, tag), &bytes, send, receive.bytes_mut()) {
+                            ops.protocol.broken(from, FailureCode::ProtocolViolation);
+                        }
                         return None;
                     }
                     begun.calls(summary, *own).unwrap_or([summary, *own])
@@ -206,12 +208,11 @@ impl LoopbackCarrier {
         decision: Decision,
         now_ps: u64,
     ) -> std::result::Result<(), Box<Failed>> {
-        let ops = &mut engine.ops;
+        let Engine { carrier, ops, .. } = engine;
         let local = match posted.bind(ops.core.place, decision.algorithm(), Spare::default()) {
             Ok(local) => local,
             Err(error) => return Err(posted.refuse(error)),
         };
-        let Engine { carrier, ops, .. } = engine;
         let (summary, foreign_bytes) = (local.summary(), local.executor().foreign_bytes());
         let posted = posted.map(|task| (task.name(), local));
         let bound_ps = ps(ops.core.config.barrier_timeout);

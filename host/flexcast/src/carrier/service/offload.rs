@@ -364,7 +364,7 @@ impl Offload for ServiceOffload {
                 })
             }
         };
-        (moved, fault.filter(|_| !self.has_failed))
+        (moved, fault)
     }
 
     fn fail(&mut self, core: &mut Core, failure: Failure, now_ps: u64) {

@@ -94,10 +94,6 @@ impl World {
     }
 
     fn post(&mut self, task: Task) {
-        // Callers are refused before that reaches the engine.
-        if self.engine.ops.core.requests.broken().is_some() {
-            return;
-        }
         let request = self.engine.ops.core.requests.open();
         let receive = Buffer::of_host(BYTES as usize).unwrap();
         let posted_ps = self.engine.carrier.0.now_ps;

@@ -121,8 +121,7 @@ impl Offload for Scripted {
             core.waiting.push_front(posted);
         }
         let broken = core.requests.broken().map(|failure| OffloadFault { failure, calls: None });
-        let has_failed = script.failed > 0;
-        (ends > 0, script.fault.take().or(broken).filter(|_| !has_failed))
+        (ends > 0, script.fault.take().or(broken))
     }
 
     fn fail(&mut self, core: &mut Core, failure: Failure, _: u64) {
