@@ -51,7 +51,7 @@ UCC_CLASS_DECLARE(ucc_tl_flexcast_lib_t, const ucc_base_lib_params_t *, const uc
 
 typedef struct ucc_tl_flexcast_context {
     ucc_tl_context_t super;
-    flexcast_card *card;
+    flexcast_endpoint *endpoint;
     const char *datapath;
     flexcast_config config;
     /* Whether memory that an operation has used is to be forgotten after it: UCC does not say when the program frees it. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Context: the card or network interface that this process's teams share, and the settings of their communicators.
+ * Context: the endpoint that this process's teams share, and the settings of their communicators.
  */
 #include "tl_flexcast.h"
 
@@ -10,11 +10,11 @@ static const char *text(const char *set)
     return set != NULL && set[0] != '\0' ? set : NULL;
 }
 
-static ucc_status_t open_card(ucc_tl_flexcast_context_t *self, const ucc_tl_flexcast_context_config_t *set)
+static ucc_status_t open_endpoint(ucc_tl_flexcast_context_t *self, const ucc_tl_flexcast_context_config_t *set)
 {
-    flexcast_card_options options;
+    flexcast_endpoint_options options;
 
-    if (flexcast_card_options_default(&options, sizeof options) != FLEXCAST_OK ||
+    if (flexcast_endpoint_options_default(&options, sizeof options) != FLEXCAST_OK ||
         flexcast_config_default(&self->config, sizeof self->config) != FLEXCAST_OK)
         goto failed;
     options.datapath       = text(set->datapath);
@@ -23,16 +23,16 @@ static ucc_status_t open_card(ucc_tl_flexcast_context_t *self, const ucc_tl_flex
     options.firmware_path  = text(set->firmware);
     if (text(set->progress_thread) != NULL && flexcast_config_set(&self->config, "progress_thread", set->progress_thread) != FLEXCAST_OK)
         goto failed;
-    if (flexcast_card_open(&options, &self->card) != FLEXCAST_OK)
+    if (flexcast_endpoint_open(&options, &self->endpoint) != FLEXCAST_OK)
         goto failed;
-    if (flexcast_card_datapath(self->card, &self->datapath) != FLEXCAST_OK)
+    if (flexcast_endpoint_datapath(self->endpoint, &self->datapath) != FLEXCAST_OK)
         goto opened;
     /* Sockets register nothing. */
     self->forget = !set->keep_registrations && strcmp(self->datapath, "udp") != 0;
     return UCC_OK;
 
 opened:
-    flexcast_card_close(self->card);
+    flexcast_endpoint_close(self->endpoint);
 failed:
     /* UCC goes on without this layer, on all ranks: it asks them which layers they have. */
     tl_warn(self->super.super.lib, "not used: %s", flexcast_last_error());
@@ -51,7 +51,7 @@ UCC_CLASS_INIT_FUNC(ucc_tl_flexcast_context_t, const ucc_base_context_params_t *
         tl_error(self->super.super.lib, "no memory for tasks");
         return status;
     }
-    status = open_card(self, set);
+    status = open_endpoint(self, set);
     if (status != UCC_OK) {
         ucc_mpool_cleanup(&self->tasks, 0);
         return status;
@@ -62,7 +62,7 @@ UCC_CLASS_INIT_FUNC(ucc_tl_flexcast_context_t, const ucc_base_context_params_t *
 
 UCC_CLASS_CLEANUP_FUNC(ucc_tl_flexcast_context_t)
 {
-    if (flexcast_card_close(self->card) != FLEXCAST_OK)
+    if (flexcast_endpoint_close(self->endpoint) != FLEXCAST_OK)
         tl_warn(self->super.super.lib, "%s", flexcast_last_error());
     ucc_mpool_cleanup(&self->tasks, 1);
 }
@@ -76,7 +76,7 @@ void tl_flexcast_forget(ucc_tl_flexcast_team_t *team, tl_flexcast_range_t range)
     if (!context->forget || range.bytes == 0)
         return;
     /* Busy where another operation uses the memory, too: that one forgets it. */
-    flexcast_status status = flexcast_buffer_invalidate(context->card, range.start, range.bytes);
+    flexcast_status status = flexcast_buffer_invalidate(context->endpoint, range.start, range.bytes);
     if (status != FLEXCAST_OK && status != FLEXCAST_ERROR_BUSY)
         tl_warn(UCC_TL_TEAM_LIB(team), "%s", flexcast_last_error());
 }

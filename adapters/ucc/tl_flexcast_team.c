@@ -66,7 +66,7 @@ UCC_CLASS_INIT_FUNC(ucc_tl_flexcast_team_t, ucc_base_context_t *of, const ucc_ba
     functions.user = oob;
     if (flexcast_bootstrap_allgather(&functions, UCC_TL_TEAM_RANK(self), UCC_TL_TEAM_SIZE(self), &self->bootstrap) != FLEXCAST_OK)
         goto failed;
-    if (flexcast_comm_create_begin(context->card, self->bootstrap, &context->config, &self->comm) != FLEXCAST_OK) {
+    if (flexcast_comm_create_begin(context->endpoint, self->bootstrap, &context->config, &self->comm) != FLEXCAST_OK) {
         tl_warn(of->lib, "team of %u ranks left to other layers: %s", UCC_TL_TEAM_SIZE(self), flexcast_last_error());
         flexcast_bootstrap_free(self->bootstrap);
         return UCC_ERR_NO_RESOURCE;

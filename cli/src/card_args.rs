@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use flexcast::{Card, Firmware, UdpOptions};
+use flexcast::{Endpoint, Firmware, UdpOptions};
 use flexcast_cli::note;
 use flexio::Provider;
 
@@ -44,7 +44,7 @@ pub(crate) struct CardArgs {
 
 impl CardArgs {
     /// Opens what is wanted. With `auto`, stderr says what is not there.
-    pub(crate) fn open(&self) -> anyhow::Result<Card> {
+    pub(crate) fn open(&self) -> anyhow::Result<Endpoint> {
         match self.wanted()? {
             DatapathName::Udp => self.udp(),
             DatapathName::Verbs => self.verbs(),
@@ -52,12 +52,12 @@ impl CardArgs {
             DatapathName::Auto => {
                 if self.firmware.is_some() {
                     match self.dpa() {
-                        Ok(card) => return Ok(card),
+                        Ok(endpoint) => return Ok(endpoint),
                         Err(error) => note!("not the datapath dpa: {error:#}"),
                     }
                 }
                 match self.verbs() {
-                    Ok(card) => Ok(card),
+                    Ok(endpoint) => Ok(endpoint),
                     Err(error) => {
                         note!("not the datapath verbs: {error:#}");
                         self.udp()
@@ -78,19 +78,19 @@ impl CardArgs {
         }
     }
 
-    fn udp(&self) -> anyhow::Result<Card> {
+    fn udp(&self) -> anyhow::Result<Endpoint> {
         let mut options = UdpOptions::from_env()?;
         if let Some(interface) = &self.interface {
             options = options.interface(interface);
         }
-        Ok(Card::udp(&options)?)
+        Ok(Endpoint::udp(&options)?)
     }
 
-    fn verbs(&self) -> anyhow::Result<Card> {
+    fn verbs(&self) -> anyhow::Result<Endpoint> {
         let sparse = self.sparse_firmware();
         let provider = if sparse.is_some() { Provider::system()? } else { Provider::rdma()? };
         let device = self.device(&provider)?;
-        started(Card::verbs(&provider, &device)?, sparse)
+        started(Endpoint::verbs(&provider, &device)?, sparse)
     }
 
     fn sparse_firmware(&self) -> Option<PathBuf> {
@@ -98,12 +98,12 @@ impl CardArgs {
         self.sparse_firmware.clone().or_else(|| variable().map(PathBuf::from))
     }
 
-    fn dpa(&self) -> anyhow::Result<Card> {
+    fn dpa(&self) -> anyhow::Result<Endpoint> {
         let path = self.firmware.as_ref().context("the datapath dpa needs --firmware FILE: the image allgather")?;
         let elf = read(path)?;
         let provider = Provider::system()?;
         let device = self.device(&provider)?;
-        started(Card::open(&provider, &device, Firmware { name: "allgather", elf: &elf })?, self.sparse_firmware())
+        started(Endpoint::open(&provider, &device, Firmware { name: "allgather", elf: &elf })?, self.sparse_firmware())
     }
 
     fn device(&self, provider: &Provider) -> anyhow::Result<String> {
@@ -121,9 +121,9 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// A card on whose DPA image `sparse` is started, if it is given.
-fn started(card: Card, sparse: Option<PathBuf>) -> anyhow::Result<Card> {
+fn started(endpoint: Endpoint, sparse: Option<PathBuf>) -> anyhow::Result<Endpoint> {
     if let Some(path) = sparse {
-        card.start_aggregators(Firmware { name: "sparse", elf: &read(&path)? })?;
+        endpoint.start_aggregators(Firmware { name: "sparse", elf: &read(&path)? })?;
     }
-    Ok(card)
+    Ok(endpoint)
 }

@@ -2,6 +2,7 @@
 //! these needs an image: they are refused before anything is opened.
 
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use crate::harness::skipped;
 
@@ -381,7 +382,17 @@ fn a_program_on_the_emulator_s_libraries_needs_them() {
     let program = folder.path().join("bin/flexcast");
     std::fs::create_dir(folder.path().join("bin")).expect("a folder");
     std::fs::copy(env!("CARGO_BIN_EXE_flexcast"), &program).expect("a copy");
-    let output = Command::new(&program).args(["emu", "exec", "--", "true"]).current_dir(folder.path()).output();
+    let mut command = Command::new(&program);
+    command.args(["emu", "exec", "--", "true"]).current_dir(folder.path());
+    // A process that another test starts at this moment may have the copy open for writing.
+    let mut output = command.output();
+    for _ in 0..100 {
+        if !output.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ExecutableFileBusy) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        output = command.output();
+    }
     let text = String::from_utf8_lossy(&output.expect("it starts").stderr).into_owned();
     for word in ["lib/flexcast/emu-libs", "cargo xtask build-emu-libs", "cargo xtask install --all", "--libs"] {
         assert!(text.contains(word), "{text:?} lacks {word:?}");

@@ -64,7 +64,7 @@ static int finish(const char *what, flexcast_request *request, unsigned long lon
 }
 
 /* An Allgather on memory of this program. */
-static int allgather(flexcast_card *card, flexcast_comm *comm, int rank, int size, unsigned long long *recovered)
+static int allgather(flexcast_endpoint *endpoint, flexcast_comm *comm, int rank, int size, unsigned long long *recovered)
 {
     unsigned char *send = malloc(BYTES);
     unsigned char *receive = malloc((size_t)size * BYTES);
@@ -91,15 +91,15 @@ static int allgather(flexcast_card *card, flexcast_comm *comm, int rank, int siz
     }
 out:
     /* Registrations are kept for the next operation on the same memory. Before it is freed they have to go. */
-    bad = failed("invalidating", flexcast_buffer_invalidate(card, send, BYTES)) || bad;
-    bad = failed("invalidating", flexcast_buffer_invalidate(card, receive, (size_t)size * BYTES)) || bad;
+    bad = failed("invalidating", flexcast_buffer_invalidate(endpoint, send, BYTES)) || bad;
+    bad = failed("invalidating", flexcast_buffer_invalidate(endpoint, receive, (size_t)size * BYTES)) || bad;
     free(send);
     free(receive);
     return bad;
 }
 
 /* A Broadcast from the last rank: one buffer, read there and written elsewhere. */
-static int broadcast(flexcast_card *card, flexcast_comm *comm, int rank, int size, unsigned long long *recovered)
+static int broadcast(flexcast_endpoint *endpoint, flexcast_comm *comm, int rank, int size, unsigned long long *recovered)
 {
     int root = size - 1;
     unsigned char *buffer = calloc(1, BYTES);
@@ -117,16 +117,16 @@ static int broadcast(flexcast_card *card, flexcast_comm *comm, int rank, int siz
         fprintf(stderr, "error: rank %d: the broadcast is not what rank %d sent\n", rank, root);
         bad = 1;
     }
-    bad = failed("invalidating", flexcast_buffer_invalidate(card, buffer, BYTES)) || bad;
+    bad = failed("invalidating", flexcast_buffer_invalidate(endpoint, buffer, BYTES)) || bad;
     free(buffer);
     return bad;
 }
 
 int main(int argc, char **argv)
 {
-    flexcast_card_options card_options = {.size = sizeof card_options};
-    flexcast_init_options options = {.size = sizeof options, .card = &card_options};
-    flexcast_card *card = NULL;
+    flexcast_endpoint_options endpoint_options = {.size = sizeof endpoint_options};
+    flexcast_init_options options = {.size = sizeof options, .endpoint = &endpoint_options};
+    flexcast_endpoint *endpoint = NULL;
     flexcast_comm *comm = NULL;
     unsigned long long recovered = 0;
     int rank, size, bad = 1;
@@ -141,26 +141,26 @@ int main(int argc, char **argv)
         return 2;
     }
 
-    /* 1. The card, with the firmware on its DPA: the vendor's libraries, wherever the dynamic loader finds them. The emulator offers the
+    /* 1. The endpoint, a card with the firmware on its DPA: the vendor's libraries, wherever the dynamic loader finds them. The emulator offers the
      * same ones. Without firmware it is an Ethernet interface, unless FLEXCAST_DATAPATH says otherwise. Its device is the one that
      * FLEXCAST_DEVICE names, or the first one. The other ranks, by FLEXCAST_RANK and the like; with MPI `exchange` is a function of one line,
      *    return MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, *(MPI_Comm *)user);
      * And the communicator of all of them, with the settings that suit the card; flexcast_config_default() begins a choice of others. */
-    card_options.firmware_path = argc == 2 ? argv[1] : NULL;
+    endpoint_options.firmware_path = argc == 2 ? argv[1] : NULL;
     if (failed("starting", flexcast_init(&options, &comm)))
         return 1;
-    if (failed("card", flexcast_comm_card(comm, &card)) || failed("rank", flexcast_comm_rank(comm, &rank, &size)))
+    if (failed("endpoint", flexcast_comm_endpoint(comm, &endpoint)) || failed("rank", flexcast_comm_rank(comm, &rank, &size)))
         goto free;
 
     /* 2. Operations. */
-    bad = broadcast(card, comm, rank, size, &recovered);
+    bad = broadcast(endpoint, comm, rank, size, &recovered);
     if (!bad)
-        bad = allgather(card, comm, rank, size, &recovered);
+        bad = allgather(endpoint, comm, rank, size, &recovered);
     if (!bad)
         printf("rank %d of %d: broadcast from rank %d and allgather of %d bytes per rank equal; recovered chunks: %llu\n", rank, size,
                size - 1, BYTES, recovered);
 
-    /* 3. The communicator, with its card. */
+    /* 3. The communicator, with its endpoint. */
 free:
     bad = failed("freeing the communicator", flexcast_comm_free(comm)) || bad;
     return bad;

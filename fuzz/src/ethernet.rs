@@ -20,7 +20,7 @@ const KINDS: u8 = 8;
 pub fn run(data: &[u8]) {
     let Some((kind, rest)) = data.split_first() else { return };
     match kind % KINDS {
-        ENDPOINTS => hostile::endpoints(rest),
+        ENDPOINTS => hostile::connect_infos(rest),
         DATAGRAM => hostile::datagram(rest),
         EXCHANGE => exchange(rest),
         // The most there is to find.

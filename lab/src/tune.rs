@@ -8,7 +8,7 @@
 mod sparse;
 
 use flexcast::bootstrap::Exchange;
-use flexcast::{Algorithm, Card, Choice, Communicator, Config, Kind, Tuning};
+use flexcast::{Algorithm, Choice, Communicator, Config, Endpoint, Kind, Tuning};
 use serde::Serialize;
 
 use crate::perf::agreement::Options;
@@ -258,14 +258,14 @@ pub fn table(operation: Kind, ranks: u32, measured: &[OfLength], below: Option<A
 /// # Errors
 /// [`PerfError`]: the same on all ranks, or another one's failure.
 pub fn run(
-    card: &Card,
+    endpoint: &Endpoint,
     base: &Config,
     exchange: &mut dyn Exchange,
     spec: &TuneSpec,
     mut show: impl FnMut(&str),
 ) -> Result<Tuned, PerfError> {
     let (mut figures, mut choices, ranks) = (Vec::new(), Vec::new(), exchange.size());
-    let ways = measure_ways((card, base), exchange, spec, &mut show)?;
+    let ways = measure_ways((endpoint, base), exchange, spec, &mut show)?;
     let usual = ways.first().map(|figure| figure.way);
     let way = usual.and_then(|usual| fastest_way(usual, &ways));
     let chosen = |tuning: Tuning| match way {
@@ -281,9 +281,9 @@ pub fn run(
         for algorithm in candidates(op, ranks) {
             let tuning = Some(chosen(Tuning::always(operation, algorithm))?);
             let config = base.clone().tuning(tuning);
-            measured.push((algorithm, Communicator::create(card, exchange, config)?));
+            measured.push((algorithm, Communicator::create(endpoint, exchange, config)?));
         }
-        let usual = Communicator::create(card, exchange, base.clone().tuning(Some(chosen(Tuning::default())?)))?;
+        let usual = Communicator::create(endpoint, exchange, base.clone().tuning(Some(chosen(Tuning::default())?)))?;
         let mut lengths: Vec<OfLength> = Vec::new();
         for bytes in spec.sizes.iter().copied() {
             let of = Spec { op, ..Spec::default() };
@@ -340,7 +340,7 @@ pub fn run(
     let mut tuning = chosen(Tuning::new(choices)?)?;
     // Last: it is compared with an AllReduce by what was the fastest.
     if spec.ops.contains(&Op::SparseAllreduce) {
-        let (measured, costs) = sparse::measure((card, base), exchange, spec, tuning.clone(), show)?;
+        let (measured, costs) = sparse::measure((endpoint, base), exchange, spec, tuning.clone(), show)?;
         figures.extend(measured);
         tuning = tuning.with_sparse_costs(costs)?;
     }
@@ -397,12 +397,12 @@ fn least_medians<T>(
 
 /// Measures the ways for what is multicast, of operations that can be.
 fn measure_ways(
-    (card, base): (&Card, &Config),
+    (endpoint, base): (&Endpoint, &Config),
     exchange: &mut dyn Exchange,
     spec: &TuneSpec,
     mut show: impl FnMut(&str),
 ) -> Result<Vec<WayFigure>, PerfError> {
-    let Some(interface) = card.interface() else { return Ok(Vec::new()) };
+    let Some(interface) = endpoint.interface() else { return Ok(Vec::new()) };
     let ways = ways(interface.datagram_bytes());
     let mut all = Vec::new();
     for op in spec.ops.iter().copied() {
@@ -415,7 +415,7 @@ fn measure_ways(
             let tuning = Tuning::always(operation, Algorithm::Multicast);
             let tuning = tuning.with_subgroups(way.subgroups)?.with_chunk_bytes(way.chunk_bytes)?;
             let config = base.clone().tuning(Some(tuning));
-            measured.push((way, Communicator::create(card, exchange, config)?));
+            measured.push((way, Communicator::create(endpoint, exchange, config)?));
         }
         for bytes in spec.sizes.iter().copied().filter(|bytes| *bytes >= LEAST_WAY_BYTES) {
             let of = Spec { op, ..Spec::default() };

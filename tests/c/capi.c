@@ -15,7 +15,7 @@ enum { PAGE_BYTES = 4096 };
 struct callback {
     int calls, fails;
     flexcast_bootstrap *bootstrap;
-    flexcast_card *card;
+    flexcast_endpoint *endpoint;
 };
 
 /* MPI_Allgather among one. */
@@ -29,16 +29,16 @@ static int gather(void *user, const void *mine, size_t bytes, void *all)
     if (callback->bootstrap != NULL) {
         /* From inside: what is in use is refused, nothing else happens. */
         flexcast_comm *comm = NULL;
-        REFUSED(flexcast_comm_create(callback->card, callback->bootstrap, NULL, &comm), FLEXCAST_ERROR_BUSY, "is being made");
+        REFUSED(flexcast_comm_create(callback->endpoint, callback->bootstrap, NULL, &comm), FLEXCAST_ERROR_BUSY, "is being made");
         REFUSED(flexcast_bootstrap_free(callback->bootstrap), FLEXCAST_ERROR_BUSY, "is being made");
-        REFUSED(flexcast_card_close(callback->card), FLEXCAST_ERROR_BUSY, "communicators");
+        REFUSED(flexcast_endpoint_close(callback->endpoint), FLEXCAST_ERROR_BUSY, "communicators");
         IS(comm == NULL);
     }
     return 0;
 }
 
 struct shared {
-    flexcast_card *card;
+    flexcast_endpoint *endpoint;
     flexcast_comm *comm;
     flexcast_request *request;
 };
@@ -52,60 +52,60 @@ static void *other_thread(void *given)
     /* Handles are those of the process: another thread may use them, and is refused what everybody is refused. */
     OK(flexcast_broadcast(shared->comm, &byte, 1, 0, &request));
     OK(flexcast_wait(request));
-    OK(flexcast_buffer_invalidate(shared->card, &byte, 1));
+    OK(flexcast_buffer_invalidate(shared->endpoint, &byte, 1));
     OK(flexcast_wait_for(shared->request, FLEXCAST_NEVER, &done));
     OK(flexcast_wait_for(shared->request, 0, &done));
     IS(done == 1);
     OK(flexcast_progress(shared->comm, NULL));
-    REFUSED(flexcast_card_close(shared->card), FLEXCAST_ERROR_BUSY, "communicators");
+    REFUSED(flexcast_endpoint_close(shared->endpoint), FLEXCAST_ERROR_BUSY, "communicators");
     return NULL;
 }
 
 static void options(const char *image, const char *libraries)
 {
-    flexcast_card_options given;
-    flexcast_card *card = NULL;
-    REFUSED(flexcast_card_options_default(NULL, sizeof given), FLEXCAST_ERROR_NULL, "options");
-    REFUSED(flexcast_card_options_default(&given, sizeof given + 8), FLEXCAST_ERROR_SIZE, "header");
-    OK(flexcast_card_options_default(&given, sizeof given));
+    flexcast_endpoint_options given;
+    flexcast_endpoint *endpoint = NULL;
+    REFUSED(flexcast_endpoint_options_default(NULL, sizeof given), FLEXCAST_ERROR_NULL, "options");
+    REFUSED(flexcast_endpoint_options_default(&given, sizeof given + 8), FLEXCAST_ERROR_SIZE, "header");
+    OK(flexcast_endpoint_options_default(&given, sizeof given));
     given.libraries = libraries;
-    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_FIRMWARE, "firmware_path");
+    REFUSED(flexcast_endpoint_open(&given, &endpoint), FLEXCAST_ERROR_FIRMWARE, "firmware_path");
     given.firmware_path = "/no/such/file.elf";
-    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_FIRMWARE, "/no/such/file.elf");
+    REFUSED(flexcast_endpoint_open(&given, &endpoint), FLEXCAST_ERROR_FIRMWARE, "/no/such/file.elf");
     given.firmware = "this is no ELF";
     given.firmware_bytes = 14;
-    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_IMAGE, "ELF");
+    REFUSED(flexcast_endpoint_open(&given, &endpoint), FLEXCAST_ERROR_IMAGE, "ELF");
     given.firmware = NULL;
     given.firmware_path = image;
     given.device = "mlx5_77";
-    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_NO_DEVICE, "mlx5_77");
+    REFUSED(flexcast_endpoint_open(&given, &endpoint), FLEXCAST_ERROR_NO_DEVICE, "mlx5_77");
     given.device = "\xff";
-    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_ARGUMENT, "UTF-8");
+    REFUSED(flexcast_endpoint_open(&given, &endpoint), FLEXCAST_ERROR_ARGUMENT, "UTF-8");
     given.device = NULL;
     given.libraries = "/no/such/folder";
-    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_NOT_INSTALLED, "/no/such/folder");
+    REFUSED(flexcast_endpoint_open(&given, &endpoint), FLEXCAST_ERROR_NOT_INSTALLED, "/no/such/folder");
     given.libraries = libraries;
     given.size = 1;
-    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_SIZE, "options has 1 bytes");
+    REFUSED(flexcast_endpoint_open(&given, &endpoint), FLEXCAST_ERROR_SIZE, "options has 1 bytes");
     given.size = sizeof given;
     given.datapath = "pigeons";
-    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_ARGUMENT, "pigeons");
+    REFUSED(flexcast_endpoint_open(&given, &endpoint), FLEXCAST_ERROR_ARGUMENT, "pigeons");
     given.datapath = "udp";
     given.interface_name = "no-such-interface";
-    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_INTERFACE, "no-such-interface");
+    REFUSED(flexcast_endpoint_open(&given, &endpoint), FLEXCAST_ERROR_INTERFACE, "no-such-interface");
     given.datapath = given.interface_name = NULL;
-    REFUSED(flexcast_card_open(&given, NULL), FLEXCAST_ERROR_NULL, "card is NULL");
-    IS(card == NULL);
+    REFUSED(flexcast_endpoint_open(&given, NULL), FLEXCAST_ERROR_NULL, "endpoint is NULL");
+    IS(endpoint == NULL);
     /* NULL stands for the defaults: what variables say. */
     IS(setenv("FLEXCAST_DATAPATH", "pigeons", 1) == 0);
-    REFUSED(flexcast_card_open(NULL, &card), FLEXCAST_ERROR_ARGUMENT, "FLEXCAST_DATAPATH is \"pigeons\"");
+    REFUSED(flexcast_endpoint_open(NULL, &endpoint), FLEXCAST_ERROR_ARGUMENT, "FLEXCAST_DATAPATH is \"pigeons\"");
     IS(setenv("FLEXCAST_DATAPATH", "udp", 1) == 0 && setenv("FLEXCAST_INTERFACE", "lo", 1) == 0);
-    OK(flexcast_card_open(NULL, &card));
-    OK(flexcast_card_close(card));
+    OK(flexcast_endpoint_open(NULL, &endpoint));
+    OK(flexcast_endpoint_close(endpoint));
     IS(unsetenv("FLEXCAST_DATAPATH") == 0 && unsetenv("FLEXCAST_INTERFACE") == 0);
 }
 
-static void configurations(flexcast_card *card, flexcast_bootstrap *bootstrap)
+static void configurations(flexcast_endpoint *endpoint, flexcast_bootstrap *bootstrap)
 {
     flexcast_comm *comm = NULL;
     flexcast_config config;
@@ -120,36 +120,36 @@ static void configurations(flexcast_card *card, flexcast_bootstrap *bootstrap)
     OK(flexcast_config_default(&config, sizeof config));
     IS(config.size == sizeof config && config.max_receive_bytes == 0 && config.progress_thread == 0);
     OK(flexcast_config_set(&config, "slots", "100"));
-    REFUSED(flexcast_comm_create(card, bootstrap, &config, &comm), FLEXCAST_ERROR_CONFIG, "slots is 100");
+    REFUSED(flexcast_comm_create(endpoint, bootstrap, &config, &comm), FLEXCAST_ERROR_CONFIG, "slots is 100");
     /* Another value in its place, by the name of the variable. */
     OK(flexcast_config_set(&config, "FLEXCAST_SLOTS", "8192"));
-    REFUSED(flexcast_comm_create(card, bootstrap, &config, &comm), FLEXCAST_ERROR_BUDGET, "last-level cache");
+    REFUSED(flexcast_comm_create(endpoint, bootstrap, &config, &comm), FLEXCAST_ERROR_BUDGET, "last-level cache");
     OK(flexcast_config_default(&config, sizeof config));
     OK(flexcast_config_set(&config, "chains", "5000"));
-    REFUSED(flexcast_comm_create(card, bootstrap, &config, &comm), FLEXCAST_ERROR_CONFIG, "chains is 5000");
+    REFUSED(flexcast_comm_create(endpoint, bootstrap, &config, &comm), FLEXCAST_ERROR_CONFIG, "chains is 5000");
     OK(flexcast_config_default(&config, sizeof config));
     config.algorithm = 9;
-    REFUSED(flexcast_comm_create(card, bootstrap, &config, &comm), FLEXCAST_ERROR_CONFIG, "algorithm is 9");
+    REFUSED(flexcast_comm_create(endpoint, bootstrap, &config, &comm), FLEXCAST_ERROR_CONFIG, "algorithm is 9");
     config.size = sizeof config + 8;
-    REFUSED(flexcast_comm_create(card, bootstrap, &config, &comm), FLEXCAST_ERROR_SIZE, "config has");
+    REFUSED(flexcast_comm_create(endpoint, bootstrap, &config, &comm), FLEXCAST_ERROR_SIZE, "config has");
     /* Zeroed, with its size: the defaults but for the traffic class of control messages. */
     memset(&config, 0, sizeof config);
     config.size = sizeof config;
-    OK(flexcast_comm_create(card, bootstrap, &config, &comm));
+    OK(flexcast_comm_create(endpoint, bootstrap, &config, &comm));
     OK(flexcast_comm_free(comm));
     comm = NULL;
     memset(config.settings, 'x', sizeof config.settings);
-    REFUSED(flexcast_comm_create(card, bootstrap, &config, &comm), FLEXCAST_ERROR_CONFIG, "flexcast_config_default()");
+    REFUSED(flexcast_comm_create(endpoint, bootstrap, &config, &comm), FLEXCAST_ERROR_CONFIG, "flexcast_config_default()");
     REFUSED(flexcast_config_set(&config, "slots", "8"), FLEXCAST_ERROR_CONFIG, "flexcast_config_default()");
     OK(flexcast_config_default(&config, sizeof config));
     REFUSED(flexcast_config_set(&config, "placements", "x"), FLEXCAST_ERROR_CONFIG, "the nearest name is \"placement\"");
     REFUSED(flexcast_config_set(&config, "placement", "round"), FLEXCAST_ERROR_CONFIG, "placement is \"round\": must be one of compact, spread");
-    REFUSED(flexcast_config_set(&config, "ttl", "3"), FLEXCAST_ERROR_CONFIG, "an option of the card with the datapath udp");
+    REFUSED(flexcast_config_set(&config, "ttl", "3"), FLEXCAST_ERROR_CONFIG, "an option of the endpoint with the datapath udp");
     REFUSED(flexcast_config_set(&config, NULL, "3"), FLEXCAST_ERROR_NULL, "name");
     REFUSED(flexcast_config_set(&config, "slots", "\xff"), FLEXCAST_ERROR_ARGUMENT, "UTF-8");
-    REFUSED(flexcast_comm_create(card, bootstrap, NULL, NULL), FLEXCAST_ERROR_NULL, "comm is NULL");
-    REFUSED(flexcast_comm_create(card, NULL, NULL, &comm), FLEXCAST_ERROR_NULL, "bootstrap is NULL");
-    REFUSED(flexcast_comm_create(NULL, bootstrap, NULL, &comm), FLEXCAST_ERROR_NULL, "card is NULL");
+    REFUSED(flexcast_comm_create(endpoint, bootstrap, NULL, NULL), FLEXCAST_ERROR_NULL, "comm is NULL");
+    REFUSED(flexcast_comm_create(endpoint, NULL, NULL, &comm), FLEXCAST_ERROR_NULL, "bootstrap is NULL");
+    REFUSED(flexcast_comm_create(NULL, bootstrap, NULL, &comm), FLEXCAST_ERROR_NULL, "endpoint is NULL");
     IS(comm == NULL);
 }
 
@@ -216,7 +216,7 @@ static void arguments(flexcast_comm *comm, unsigned char *send, unsigned char *r
     REFUSED(flexcast_start((flexcast_request *)comm), FLEXCAST_ERROR_HANDLE, "one of a communicator");
 }
 
-static void operations(flexcast_card *card, flexcast_bootstrap *bootstrap, flexcast_comm *comm)
+static void operations(flexcast_endpoint *endpoint, flexcast_bootstrap *bootstrap, flexcast_comm *comm)
 {
     flexcast_comm *again = NULL;
     uint64_t misses;
@@ -242,7 +242,7 @@ static void operations(flexcast_card *card, flexcast_bootstrap *bootstrap, flexc
     REFUSED(flexcast_broadcast(comm, receive, (size_t)-1, 0, &request), FLEXCAST_NOT_SUPPORTED, "chunks");
     REFUSED(flexcast_allreduce(comm, send, receive, (size_t)-1, FLEXCAST_DOUBLE, FLEXCAST_SUM, &request), FLEXCAST_ERROR_ARGUMENT, "address space");
     arguments(comm, send, receive);
-    REFUSED(flexcast_broadcast((flexcast_comm *)card, receive, BYTES, 0, &request), FLEXCAST_ERROR_HANDLE, "one of a card");
+    REFUSED(flexcast_broadcast((flexcast_comm *)endpoint, receive, BYTES, 0, &request), FLEXCAST_ERROR_HANDLE, "one of an endpoint");
     REFUSED(flexcast_broadcast((flexcast_comm *)&done, receive, BYTES, 0, &request), FLEXCAST_ERROR_HANDLE, "no function");
     IS(request == NULL);
 
@@ -250,9 +250,9 @@ static void operations(flexcast_card *card, flexcast_bootstrap *bootstrap, flexc
     OK(flexcast_allgather(comm, send, receive, BYTES, &request));
     REFUSED(flexcast_broadcast(comm, receive + BYTES - 1, 1, 0, &second), FLEXCAST_ERROR_ARGUMENT, "overlaps");
     REFUSED(flexcast_broadcast(comm, send, 1, 0, &second), FLEXCAST_ERROR_ARGUMENT, "overlaps");
-    REFUSED(flexcast_buffer_invalidate(card, receive, 1), FLEXCAST_ERROR_BUSY, "in use");
+    REFUSED(flexcast_buffer_invalidate(endpoint, receive, 1), FLEXCAST_ERROR_BUSY, "in use");
     REFUSED(flexcast_comm_free(comm), FLEXCAST_ERROR_BUSY, "1 operations");
-    REFUSED(flexcast_card_close(card), FLEXCAST_ERROR_BUSY, "communicators");
+    REFUSED(flexcast_endpoint_close(endpoint), FLEXCAST_ERROR_BUSY, "communicators");
     REFUSED(flexcast_request_free(request), FLEXCAST_ERROR_BUSY, "under way");
     REFUSED(flexcast_request_report(request, &report, sizeof report), FLEXCAST_ERROR_BUSY, "under way");
     REFUSED(flexcast_test(request, NULL), FLEXCAST_ERROR_NULL, "done");
@@ -317,17 +317,17 @@ static void operations(flexcast_card *card, flexcast_bootstrap *bootstrap, flexc
     OK(flexcast_comm_stats(comm, &stats, sizeof stats));
     IS(stats.rank == 0 && stats.ranks == 1 && stats.threads == 6);
     IS(stats.registration_hits > 0 && stats.registrations > 0);
-    OK(flexcast_buffer_invalidate(card, send, BYTES));
-    OK(flexcast_buffer_invalidate(card, receive, BYTES));
-    OK(flexcast_buffer_invalidate(card, constant, sizeof constant));
-    OK(flexcast_buffer_invalidate(card, NULL, 0));
+    OK(flexcast_buffer_invalidate(endpoint, send, BYTES));
+    OK(flexcast_buffer_invalidate(endpoint, receive, BYTES));
+    OK(flexcast_buffer_invalidate(endpoint, constant, sizeof constant));
+    OK(flexcast_buffer_invalidate(endpoint, NULL, 0));
     OK(flexcast_comm_stats(comm, &stats, sizeof stats));
     IS(stats.registrations == 0 && stats.registered_bytes == 0);
-    OK(flexcast_register(card, send, BYTES));
-    REFUSED(flexcast_register(card, NULL, BYTES), FLEXCAST_ERROR_ARGUMENT, "null pointer");
+    OK(flexcast_register(endpoint, send, BYTES));
+    REFUSED(flexcast_register(endpoint, NULL, BYTES), FLEXCAST_ERROR_ARGUMENT, "null pointer");
     OK(flexcast_comm_stats(comm, &stats, sizeof stats));
     IS(stats.registrations == 1 && stats.registered_bytes == BYTES);
-    OK(flexcast_buffer_invalidate(card, send + BYTES - 1, 1));
+    OK(flexcast_buffer_invalidate(endpoint, send + BYTES - 1, 1));
 
     /* Cancelled: over with an error that says so, and the communicator is of no use. */
     OK(flexcast_allgather(comm, send, receive, BYTES, &request));
@@ -345,7 +345,7 @@ static void operations(flexcast_card *card, flexcast_bootstrap *bootstrap, flexc
     misses = stats.registration_misses;
     REFUSED(flexcast_allgather(comm, send, receive, BYTES, &request), FLEXCAST_ERROR_BROKEN, "of no use");
     /* Another communicator takes its place. Peers may hold the keys of what has failed: the same memory gets new ones. */
-    OK(flexcast_comm_create(card, bootstrap, NULL, &again));
+    OK(flexcast_comm_create(endpoint, bootstrap, NULL, &again));
     for (int round = 0; round < 2; round++) {
         OK(flexcast_allgather(again, send, receive, BYTES, &request));
         OK(flexcast_wait(request));
@@ -353,18 +353,18 @@ static void operations(flexcast_card *card, flexcast_bootstrap *bootstrap, flexc
         IS(stats.registration_misses == misses + 2);
     }
     OK(flexcast_comm_free(again));
-    OK(flexcast_buffer_invalidate(card, send, BYTES));
-    OK(flexcast_buffer_invalidate(card, receive, BYTES));
+    OK(flexcast_buffer_invalidate(endpoint, send, BYTES));
+    OK(flexcast_buffer_invalidate(endpoint, receive, BYTES));
     free(send);
     free(receive);
 }
 
-/* Card, bootstrap and communicator by one call. */
+/* Endpoint, bootstrap and communicator by one call. */
 static void world(void)
 {
-    flexcast_card_options card_options;
+    flexcast_endpoint_options endpoint_options;
     flexcast_init_options given;
-    flexcast_card *card = NULL;
+    flexcast_endpoint *endpoint = NULL;
     flexcast_comm *comm = NULL, *part = NULL;
     flexcast_request *request = NULL;
     struct callback callback = {0, 0, NULL, NULL};
@@ -377,10 +377,10 @@ static void world(void)
     REFUSED(flexcast_init(&given, &comm), FLEXCAST_ERROR_SIZE, "options has");
     given.size = sizeof given;
     REFUSED(flexcast_init(&given, NULL), FLEXCAST_ERROR_NULL, "comm");
-    OK(flexcast_card_options_default(&card_options, sizeof card_options));
-    card_options.datapath = "udp";
-    card_options.interface_name = "lo";
-    given.card = &card_options;
+    OK(flexcast_endpoint_options_default(&endpoint_options, sizeof endpoint_options));
+    endpoint_options.datapath = "udp";
+    endpoint_options.interface_name = "lo";
+    given.endpoint = &endpoint_options;
     given.exchange = gather;
     given.user = &callback;
     given.rank = 1;
@@ -395,24 +395,24 @@ static void world(void)
     OK(flexcast_config_default(&config, sizeof config));
     OK(flexcast_config_set(&config, "slots", "1024"));
     given.config = &config;
-    REFUSED(flexcast_init(&given, &comm), FLEXCAST_ERROR_CONFIG, "only cards with dpa or verbs use it");
+    REFUSED(flexcast_init(&given, &comm), FLEXCAST_ERROR_CONFIG, "only endpoints with dpa or verbs use it");
     given.config = NULL;
     OK(flexcast_init(&given, &comm));
     OK(flexcast_comm_rank(comm, &rank, &size));
     IS(rank == 0 && size == 1);
-    OK(flexcast_comm_card(comm, &card));
-    REFUSED(flexcast_comm_card(comm, NULL), FLEXCAST_ERROR_NULL, "card");
-    REFUSED(flexcast_card_close(card), FLEXCAST_ERROR_BUSY, "communicators");
+    OK(flexcast_comm_endpoint(comm, &endpoint));
+    REFUSED(flexcast_comm_endpoint(comm, NULL), FLEXCAST_ERROR_NULL, "endpoint");
+    REFUSED(flexcast_endpoint_close(endpoint), FLEXCAST_ERROR_BUSY, "communicators");
     OK(flexcast_allgather(comm, &sent, &received, 1, &request));
     OK(flexcast_wait(request));
     IS(received == 7);
-    OK(flexcast_buffer_invalidate(card, &sent, 1));
+    OK(flexcast_buffer_invalidate(endpoint, &sent, 1));
     OK(flexcast_comm_split(comm, NULL, 0, 0, &part));
     REFUSED(flexcast_comm_free(comm), FLEXCAST_ERROR_BUSY, "flexcast_init()");
     OK(flexcast_comm_free(part));
     OK(flexcast_comm_free(comm));
     REFUSED(flexcast_comm_free(comm), FLEXCAST_ERROR_HANDLE, "freed");
-    REFUSED(flexcast_card_close(card), FLEXCAST_ERROR_HANDLE, "freed");
+    REFUSED(flexcast_endpoint_close(endpoint), FLEXCAST_ERROR_HANDLE, "freed");
     /* By variables alone. */
     IS(setenv("FLEXCAST_INTERFACE", "lo", 1) == 0);
     REFUSED(flexcast_init(NULL, &comm), FLEXCAST_ERROR_EXCHANGE, "FLEXCAST_SIZE");
@@ -426,27 +426,27 @@ static void world(void)
 /* Memory that is unmapped, and other memory in its place, without a word to the library. */
 static void watched(const char *image, const char *libraries)
 {
-    flexcast_card_options given;
-    flexcast_card *card = NULL;
+    flexcast_endpoint_options given;
+    flexcast_endpoint *endpoint = NULL;
     flexcast_bootstrap *bootstrap = NULL;
     flexcast_comm *comm = NULL;
     struct callback callback = {0, 0, NULL, NULL};
     flexcast_stats stats;
     unsigned char *start = NULL;
 
-    OK(flexcast_card_options_default(&given, sizeof given));
+    OK(flexcast_endpoint_options_default(&given, sizeof given));
     given.libraries = libraries;
     given.firmware_path = image;
     given.device = "mlx5_1";
     given.memory_watch = "always";
-    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_ARGUMENT, "memory_watch is \"always\"");
+    REFUSED(flexcast_endpoint_open(&given, &endpoint), FLEXCAST_ERROR_ARGUMENT, "memory_watch is \"always\"");
     given.memory_watch = "userfaultfd";
-    if (flexcast_card_open(&given, &card) == FLEXCAST_ERROR_WATCH) {
+    if (flexcast_endpoint_open(&given, &endpoint) == FLEXCAST_ERROR_WATCH) {
         fprintf(stderr, "SKIPPED: %s\n", flexcast_last_error());
         return;
     }
     OK(flexcast_bootstrap_callback(gather, &callback, 0, 1, &bootstrap));
-    OK(flexcast_comm_create(card, bootstrap, NULL, &comm));
+    OK(flexcast_comm_create(endpoint, bootstrap, NULL, &comm));
     for (int round = 0; round < 5; round++) {
         flexcast_request *request = NULL;
         int flags = MAP_PRIVATE | MAP_ANONYMOUS | (start == NULL ? 0 : MAP_FIXED);
@@ -466,13 +466,13 @@ static void watched(const char *image, const char *libraries)
     IS(stats.registrations == 0);
     OK(flexcast_comm_free(comm));
     OK(flexcast_bootstrap_free(bootstrap));
-    OK(flexcast_card_close(card));
+    OK(flexcast_endpoint_close(endpoint));
 }
 
 int main(int argc, char **argv)
 {
-    flexcast_card_options given;
-    flexcast_card *card = NULL;
+    flexcast_endpoint_options given;
+    flexcast_endpoint *endpoint = NULL;
     flexcast_bootstrap *bootstrap = NULL, *failing = NULL;
     flexcast_comm *comm = NULL, *part = (flexcast_comm *)&argc, *second = NULL;
     flexcast_request *request = NULL;
@@ -488,22 +488,22 @@ int main(int argc, char **argv)
     watched(argv[1], argv[2]);
     world();
 
-    OK(flexcast_card_options_default(&given, sizeof given));
+    OK(flexcast_endpoint_options_default(&given, sizeof given));
     given.libraries = argv[2];
     given.firmware_path = argv[1];
-    OK(flexcast_card_open(&given, &card));
+    OK(flexcast_endpoint_open(&given, &endpoint));
     const char *datapath = NULL;
-    OK(flexcast_card_datapath(card, &datapath));
+    OK(flexcast_endpoint_datapath(endpoint, &datapath));
     IS(strcmp(datapath, "dpa") == 0);
     OK(flexcast_bootstrap_callback(gather, &callback, 0, 1, &bootstrap));
     OK(flexcast_bootstrap_callback(gather, &fails, 0, 1, &failing));
-    REFUSED(flexcast_comm_create(card, failing, NULL, &comm), FLEXCAST_ERROR_EXCHANGE, "returned 7");
+    REFUSED(flexcast_comm_create(endpoint, failing, NULL, &comm), FLEXCAST_ERROR_EXCHANGE, "returned 7");
     OK(flexcast_bootstrap_free(failing));
-    configurations(card, bootstrap);
+    configurations(endpoint, bootstrap);
 
     callback.bootstrap = bootstrap;
-    callback.card = card;
-    OK(flexcast_comm_create(card, bootstrap, NULL, &comm));
+    callback.endpoint = endpoint;
+    OK(flexcast_comm_create(endpoint, bootstrap, NULL, &comm));
     callback.bootstrap = NULL;
     IS(callback.calls >= 3);
     OK(flexcast_comm_rank(comm, &rank, &size));
@@ -516,24 +516,24 @@ int main(int argc, char **argv)
 
     char byte = 1;
     OK(flexcast_broadcast(second, &byte, 1, 0, &request));
-    struct shared shared = {card, comm, request};
+    struct shared shared = {endpoint, comm, request};
     IS(pthread_create(&thread, NULL, other_thread, &shared) == 0);
     IS(pthread_join(thread, NULL) == 0);
     OK(flexcast_wait(request));
-    OK(flexcast_buffer_invalidate(card, &byte, 1));
+    OK(flexcast_buffer_invalidate(endpoint, &byte, 1));
     OK(flexcast_comm_free(second));
     REFUSED(flexcast_comm_free(second), FLEXCAST_ERROR_HANDLE, "freed");
     REFUSED(flexcast_comm_rank(second, &rank, &size), FLEXCAST_ERROR_HANDLE, "freed");
 
-    operations(card, bootstrap, comm);
+    operations(endpoint, bootstrap, comm);
     OK(flexcast_comm_free(comm));
     REFUSED(flexcast_progress(comm, NULL), FLEXCAST_ERROR_HANDLE, "freed");
     OK(flexcast_bootstrap_free(bootstrap));
-    OK(flexcast_card_close(card));
-    REFUSED(flexcast_card_close(card), FLEXCAST_ERROR_HANDLE, "freed");
+    OK(flexcast_endpoint_close(endpoint));
+    REFUSED(flexcast_endpoint_close(endpoint), FLEXCAST_ERROR_HANDLE, "freed");
     /* Another one in its place. */
-    OK(flexcast_card_open(&given, &card));
-    OK(flexcast_card_close(card));
+    OK(flexcast_endpoint_open(&given, &endpoint));
+    OK(flexcast_endpoint_close(endpoint));
     if (wrong == 0)
         printf("all as promised\n");
     return wrong != 0;

@@ -204,8 +204,8 @@ static void blocks(flexcast_comm *comm, int rank, int size)
 int main(int argc, char **argv)
 {
     flexcast_bootstrap *ranks = NULL;
-    flexcast_card_options options;
-    flexcast_card *card = NULL;
+    flexcast_endpoint_options options;
+    flexcast_endpoint *endpoint = NULL;
     flexcast_config config;
     flexcast_comm *comm = NULL;
 
@@ -215,20 +215,20 @@ int main(int argc, char **argv)
     if (size < 2 || size > MOST)
         return 2;
     expect(flexcast_bootstrap_tcp(argv[3], "a test", NULL, rank, size, 30000, &ranks) == FLEXCAST_OK, "met");
-    expect(flexcast_card_options_default(&options, sizeof options) == FLEXCAST_OK, "options");
+    expect(flexcast_endpoint_options_default(&options, sizeof options) == FLEXCAST_OK, "options");
     /* NULL: the variables say it, or else it is a network interface. */
     options.datapath = argc > 4 ? argv[4] : NULL;
     options.firmware_path = argc > 5 ? argv[5] : NULL;
-    expect(flexcast_card_open(&options, &card) == FLEXCAST_OK, "opened");
+    expect(flexcast_endpoint_open(&options, &endpoint) == FLEXCAST_OK, "opened");
     expect(flexcast_config_default(&config, sizeof config) == FLEXCAST_OK, "defaults");
     config.reproducible = 1;
-    expect(flexcast_comm_create(card, ranks, &config, &comm) == FLEXCAST_OK, "made");
+    expect(flexcast_comm_create(endpoint, ranks, &config, &comm) == FLEXCAST_OK, "made");
     if (failures == 0) {
         reductions(comm, rank, size);
         blocks(comm, rank, size);
         expect(flexcast_comm_free(comm) == FLEXCAST_OK, "freed");
     }
-    expect(flexcast_bootstrap_free(ranks) == FLEXCAST_OK && flexcast_card_close(card) == FLEXCAST_OK, "closed");
+    expect(flexcast_bootstrap_free(ranks) == FLEXCAST_OK && flexcast_endpoint_close(endpoint) == FLEXCAST_OK, "closed");
     printf("collectives: rank %d of %d: %s\n", rank, size, failures == 0 ? "equal" : "wrong");
     return failures != 0;
 }

@@ -32,28 +32,28 @@ static int gather(void *user, const void *mine, size_t bytes, void *all)
 
 /* What a rank has. */
 struct rank {
-    flexcast_card *card;
+    flexcast_endpoint *endpoint;
     flexcast_bootstrap *bootstrap;
     flexcast_comm *comm;
 };
 
 static void begin(struct rank *rank, const char *device)
 {
-    flexcast_card_options options;
-    OK(flexcast_card_options_default(&options, sizeof options));
+    flexcast_endpoint_options options;
+    OK(flexcast_endpoint_options_default(&options, sizeof options));
     options.libraries = libraries;
     options.device = device;
     options.firmware_path = image;
-    OK(flexcast_card_open(&options, &rank->card));
+    OK(flexcast_endpoint_open(&options, &rank->endpoint));
     OK(flexcast_bootstrap_callback(gather, NULL, 0, 1, &rank->bootstrap));
-    OK(flexcast_comm_create(rank->card, rank->bootstrap, NULL, &rank->comm));
+    OK(flexcast_comm_create(rank->endpoint, rank->bootstrap, NULL, &rank->comm));
 }
 
 static void end(struct rank *rank)
 {
     OK(flexcast_comm_free(rank->comm));
     OK(flexcast_bootstrap_free(rank->bootstrap));
-    OK(flexcast_card_close(rank->card));
+    OK(flexcast_endpoint_close(rank->endpoint));
 }
 
 /* Leaves the processor to the thread that forks: its operations have bounds. */
@@ -78,10 +78,10 @@ static void *busy(void *unused)
         OK(flexcast_comm_rank(rank.comm, &number, &size));
         IS(number == 0 && size == 1);
         if (idle) {
-            OK(flexcast_register(rank.card, buffer, BYTES));
+            OK(flexcast_register(rank.endpoint, buffer, BYTES));
             OK(flexcast_comm_stats(rank.comm, &stats, sizeof stats));
             IS(stats.ranks == 1);
-            OK(flexcast_buffer_invalidate(rank.card, buffer, BYTES));
+            OK(flexcast_buffer_invalidate(rank.endpoint, buffer, BYTES));
         }
         free(buffer);
         rest();
@@ -113,11 +113,11 @@ static void *refused(void *given)
 {
     struct all *all = given;
     struct rank *rank = &all->rank;
-    flexcast_card_options options;
+    flexcast_endpoint_options options;
     flexcast_config config;
     flexcast_stats stats;
     flexcast_report report;
-    flexcast_card *card = NULL;
+    flexcast_endpoint *endpoint = NULL;
     flexcast_bootstrap *bootstrap = NULL;
     flexcast_comm *comm = NULL;
     flexcast_request *request = NULL;
@@ -131,15 +131,15 @@ static void *refused(void *given)
     options.size = sizeof options;
     options.libraries = libraries;
     options.firmware_path = image;
-    FORKED(flexcast_card_options_default(&options, sizeof options));
-    FORKED(flexcast_card_open(&options, &card));
+    FORKED(flexcast_endpoint_options_default(&options, sizeof options));
+    FORKED(flexcast_endpoint_open(&options, &endpoint));
     const char *datapath = NULL;
-    FORKED(flexcast_card_open_begin(&options, &card));
-    FORKED(flexcast_card_test(rank->card, &number));
+    FORKED(flexcast_endpoint_open_begin(&options, &endpoint));
+    FORKED(flexcast_endpoint_test(rank->endpoint, &number));
     FORKED(flexcast_log(FLEXCAST_LOG_WARN, NULL, NULL));
-    FORKED(flexcast_card_datapath(rank->card, &datapath));
-    FORKED(flexcast_register(rank->card, bytes, sizeof bytes));
-    FORKED(flexcast_buffer_invalidate(rank->card, bytes, sizeof bytes));
+    FORKED(flexcast_endpoint_datapath(rank->endpoint, &datapath));
+    FORKED(flexcast_register(rank->endpoint, bytes, sizeof bytes));
+    FORKED(flexcast_buffer_invalidate(rank->endpoint, bytes, sizeof bytes));
     FORKED(flexcast_bootstrap_callback(gather, NULL, 0, 1, &bootstrap));
     FORKED(flexcast_bootstrap_tcp("127.0.0.1:1", NULL, NULL, 0, 1, 1000, &bootstrap));
     FORKED(flexcast_bootstrap_environment(&bootstrap));
@@ -148,14 +148,14 @@ static void *refused(void *given)
     FORKED(flexcast_bootstrap_rank(rank->bootstrap, &number, &other));
     FORKED(flexcast_config_default(&config, sizeof config));
     FORKED(flexcast_config_set(&config, "control", "host"));
-    FORKED(flexcast_comm_create(rank->card, rank->bootstrap, NULL, &comm));
+    FORKED(flexcast_comm_create(rank->endpoint, rank->bootstrap, NULL, &comm));
     FORKED(flexcast_comm_split(rank->comm, rank->bootstrap, 0, 0, &comm));
-    FORKED(flexcast_comm_create_begin(rank->card, rank->bootstrap, NULL, &comm));
+    FORKED(flexcast_comm_create_begin(rank->endpoint, rank->bootstrap, NULL, &comm));
     FORKED(flexcast_comm_split_begin(rank->comm, rank->bootstrap, 0, 0, &comm));
     FORKED(flexcast_comm_test(rank->comm, &number));
     FORKED(flexcast_comm_event_fd(rank->comm, &number));
     FORKED(flexcast_init(NULL, &comm));
-    FORKED(flexcast_comm_card(rank->comm, &card));
+    FORKED(flexcast_comm_endpoint(rank->comm, &endpoint));
     FORKED(flexcast_post(rank->comm, NULL, &request));
     FORKED(flexcast_prepare(rank->comm, NULL, &request));
     FORKED(flexcast_comm_rank(rank->comm, &number, &other));
@@ -187,8 +187,8 @@ static void *refused(void *given)
     FORKED(flexcast_request_free(all->request));
     FORKED(flexcast_comm_free(rank->comm));
     FORKED(flexcast_bootstrap_free(rank->bootstrap));
-    FORKED(flexcast_card_close(rank->card));
-    IS(card == NULL && bootstrap == NULL && comm == NULL && request == NULL && number == -1 && other == -1);
+    FORKED(flexcast_endpoint_close(rank->endpoint));
+    IS(endpoint == NULL && bootstrap == NULL && comm == NULL && request == NULL && number == -1 && other == -1);
     IS(flexcast_abi_version() == FLEXCAST_ABI_VERSION && strlen(flexcast_version()) > 0);
     IS(strstr(flexcast_strerror(FLEXCAST_ERROR_FORKED), "forked") != NULL);
     return NULL;

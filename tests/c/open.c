@@ -7,19 +7,19 @@
 
 int main(int argc, char **argv)
 {
-    flexcast_card_options options;
-    flexcast_card *card = NULL;
-    flexcast_status status = flexcast_card_options_default(&options, sizeof options);
+    flexcast_endpoint_options options;
+    flexcast_endpoint *endpoint = NULL;
+    flexcast_status status = flexcast_endpoint_options_default(&options, sizeof options);
 
     if (argc < 2 || status != FLEXCAST_OK)
         return 2;
     options.firmware_path = argv[1];
     options.libraries = argc > 2 ? argv[2] : NULL;
-    status = flexcast_card_open(&options, &card);
+    status = flexcast_endpoint_open(&options, &endpoint);
     if (status != FLEXCAST_OK) {
         printf("%d: %s: %s\n", (int)status, flexcast_strerror((int)status), flexcast_last_error());
         return 1;
     }
     printf("opened\n");
-    return flexcast_card_close(card) != FLEXCAST_OK;
+    return flexcast_endpoint_close(endpoint) != FLEXCAST_OK;
 }

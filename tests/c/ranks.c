@@ -59,8 +59,8 @@ static flexcast_status begin(const char *way, flexcast_comm *comm, const void *s
 int main(int argc, char **argv)
 {
     flexcast_bootstrap *ranks = NULL;
-    flexcast_card_options options;
-    flexcast_card *card = NULL;
+    flexcast_endpoint_options options;
+    flexcast_endpoint *endpoint = NULL;
     flexcast_config config;
     flexcast_comm *comm = NULL;
     flexcast_request *request = NULL;
@@ -75,9 +75,9 @@ int main(int argc, char **argv)
     if (status != FLEXCAST_OK || strcmp(way, "meet") == 0)
         return outcome("met", status);
 
-    flexcast_card_options_default(&options, sizeof options);
+    flexcast_endpoint_options_default(&options, sizeof options);
     options.firmware_path = argv[6];
-    if ((status = flexcast_card_open(&options, &card)) != FLEXCAST_OK)
+    if ((status = flexcast_endpoint_open(&options, &endpoint)) != FLEXCAST_OK)
         return outcome("opened", status);
     flexcast_config_default(&config, sizeof config);
     /* One operation after another, until one fails or so many are done. */
@@ -91,7 +91,7 @@ int main(int argc, char **argv)
         config.algorithm = FLEXCAST_ALGORITHM_MULTICAST;
     if (strcmp(way, "device") == 0)
         config.control = FLEXCAST_CONTROL_DEVICE;
-    if ((status = flexcast_comm_create(card, ranks, &config, &comm)) != FLEXCAST_OK) {
+    if ((status = flexcast_comm_create(endpoint, ranks, &config, &comm)) != FLEXCAST_OK) {
         outcome("made", status);
     } else if (strcmp(way, "split") == 0 || strcmp(way, "device") == 0) {
         flexcast_stats stats;
@@ -123,14 +123,14 @@ int main(int argc, char **argv)
         if (flexcast_request_report(request, &report, sizeof report) == FLEXCAST_OK)
             printf("report: %u %u %u %u\n", report.cause, report.failed_rank, report.detecting_rank, report.memory_held);
         flexcast_request_free(request);
-        flexcast_buffer_invalidate(card, send, bytes);
-        flexcast_buffer_invalidate(card, receive, bytes * (size_t)size);
+        flexcast_buffer_invalidate(endpoint, send, bytes);
+        flexcast_buffer_invalidate(endpoint, receive, bytes * (size_t)size);
         free(send);
         free(receive);
         if (flexcast_comm_free(comm) != FLEXCAST_OK)
             return 1;
     }
-    if (flexcast_bootstrap_free(ranks) != FLEXCAST_OK || flexcast_card_close(card) != FLEXCAST_OK)
+    if (flexcast_bootstrap_free(ranks) != FLEXCAST_OK || flexcast_endpoint_close(endpoint) != FLEXCAST_OK)
         return 1;
     return 0;
 }

@@ -73,8 +73,8 @@ static int round_of(flexcast_comm *comm, int round, int rank, int size, size_t b
 int main(int argc, char **argv)
 {
     flexcast_bootstrap *ranks = NULL;
-    flexcast_card_options options;
-    flexcast_card *card = NULL;
+    flexcast_endpoint_options options;
+    flexcast_endpoint *endpoint = NULL;
     flexcast_config config;
     flexcast_comm *comm = NULL;
     flexcast_status status;
@@ -90,10 +90,10 @@ int main(int argc, char **argv)
                                  {"service.delivery", "auto"}};
     if ((status = flexcast_bootstrap_tcp(argv[3], "a test", NULL, rank, size, 60000, &ranks)) != FLEXCAST_OK)
         return failed("met", status);
-    flexcast_card_options_default(&options, sizeof options);
+    flexcast_endpoint_options_default(&options, sizeof options);
     options.datapath = "verbs";
     options.device = "mlx5_0";
-    if ((status = flexcast_card_open(&options, &card)) != FLEXCAST_OK)
+    if ((status = flexcast_endpoint_open(&options, &endpoint)) != FLEXCAST_OK)
         return failed("opened", status);
     if ((status = flexcast_config_default(&config, sizeof config)) != FLEXCAST_OK)
         return failed("defaults", status);
@@ -108,7 +108,7 @@ int main(int argc, char **argv)
     if (flexcast_config_set(&config, "service.speed", "high") != FLEXCAST_ERROR_CONFIG ||
         strstr(flexcast_last_error(), "no setting \"service.speed\" (value \"high\"): the nearest name is \"service.") == NULL)
         return failed("a name that there is not", FLEXCAST_ERROR_OTHER);
-    if ((status = flexcast_comm_create(card, ranks, &config, &comm)) != FLEXCAST_OK)
+    if ((status = flexcast_comm_create(endpoint, ranks, &config, &comm)) != FLEXCAST_OK)
         return failed("made", status);
     if ((status = flexcast_comm_control(comm, &control, &reason)) != FLEXCAST_OK)
         return failed("control", status);
@@ -121,6 +121,6 @@ int main(int argc, char **argv)
            bad ? "different" : "equal");
     fflush(stdout);
     bad |= flexcast_comm_free(comm) != FLEXCAST_OK;
-    bad |= flexcast_bootstrap_free(ranks) != FLEXCAST_OK || flexcast_card_close(card) != FLEXCAST_OK;
+    bad |= flexcast_bootstrap_free(ranks) != FLEXCAST_OK || flexcast_endpoint_close(endpoint) != FLEXCAST_OK;
     return bad;
 }

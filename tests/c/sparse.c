@@ -23,7 +23,7 @@ static unsigned char pieces[RANKS][1 << 16];
 static size_t length;
 
 struct rank {
-    flexcast_card *card;
+    flexcast_endpoint *endpoint;
     int number, is_ethernet;
 };
 
@@ -290,7 +290,7 @@ static void disagreements(struct rank *rank, flexcast_bootstrap *bootstrap)
             given.reduction = FLEXCAST_MAX;
         if (way == 3 && other)
             given.operation = FLEXCAST_OPERATION_ALLREDUCE;
-        OK(flexcast_comm_create(rank->card, bootstrap, NULL, &comm));
+        OK(flexcast_comm_create(rank->endpoint, bootstrap, NULL, &comm));
         int done = 0;
         OK(flexcast_post(comm, &given, &request));
         REFUSED(flexcast_wait_for(request, FLEXCAST_NEVER, &done), FLEXCAST_ERROR_FAILED, "compare their calls");
@@ -309,7 +309,7 @@ static void *run(void *given)
     flexcast_comm *comm = NULL;
 
     OK(flexcast_bootstrap_callback(gather, rank, rank->number, RANKS, &bootstrap));
-    OK(flexcast_comm_create(rank->card, bootstrap, NULL, &comm));
+    OK(flexcast_comm_create(rank->endpoint, bootstrap, NULL, &comm));
     memory(comm, rank->number);
     if (rank->is_ethernet) {
         sums(comm, rank->number);
@@ -325,7 +325,7 @@ static void *run(void *given)
 int main(int argc, char **argv)
 {
     static const char *datapaths[] = {"udp", "verbs", "dpa"}, *devices[RANKS] = {"mlx5_0", "mlx5_1", "mlx5_2"};
-    flexcast_card_options options;
+    flexcast_endpoint_options options;
     pthread_t threads[RANKS];
     struct rank ranks[RANKS] = {{NULL, 0, 0}};
 
@@ -333,16 +333,16 @@ int main(int argc, char **argv)
         return 2;
     IS(pthread_barrier_init(&meeting, NULL, RANKS) == 0);
     for (int way = 0; way < 3; way++) {
-        OK(flexcast_card_options_default(&options, sizeof options));
+        OK(flexcast_endpoint_options_default(&options, sizeof options));
         options.datapath = datapaths[way];
         options.interface_name = way == 0 ? "lo" : NULL;
         options.libraries = way == 0 ? NULL : argv[2];
         options.firmware_path = way == 2 ? argv[1] : NULL;
         for (int at = 0; at < RANKS; at++) {
             options.device = way == 0 ? NULL : devices[at];
-            ranks[at] = (struct rank){ranks[0].card, at, way == 0};
+            ranks[at] = (struct rank){ranks[0].endpoint, at, way == 0};
             /* Ranks share the interface, and have a card each. */
-            if ((way > 0 || at == 0) && flexcast_card_open(&options, &ranks[at].card) != FLEXCAST_OK) {
+            if ((way > 0 || at == 0) && flexcast_endpoint_open(&options, &ranks[at].endpoint) != FLEXCAST_OK) {
                 fprintf(stderr, "%s: %s\n", datapaths[way], flexcast_last_error());
                 return 1;
             }
@@ -353,7 +353,7 @@ int main(int argc, char **argv)
             IS(pthread_join(threads[at], NULL) == 0);
         for (int at = 0; at < RANKS; at++)
             if (way > 0 || at == 0)
-                OK(flexcast_card_close(ranks[at].card));
+                OK(flexcast_endpoint_close(ranks[at].endpoint));
     }
     if (wrong == 0)
         printf("all as promised\n");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Version 2 of the interface, over a network interface: cards and communicators that are made without blocking, by functions of the program, all ranks in one thread;
+ * Version 2 of the interface, over a network interface: endpoints and communicators that are made without blocking, by functions of the program, all ranks in one thread;
  * operations that are made, posted and posted again; callbacks, descriptors to sleep on, and the log. Says "all as promised" at the end.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -335,7 +335,7 @@ static void refusals(flexcast_comm *comm)
 }
 
 /* A creation that fails on one rank, and one that nobody waits for. */
-static void failures(flexcast_card *card)
+static void failures(flexcast_endpoint *endpoint)
 {
     struct board board = {.size = 2};
     struct seat seats[2];
@@ -348,7 +348,7 @@ static void failures(flexcast_card *card)
         bootstraps[rank] = bootstrap_of(&seats[rank], &board, rank, 300);
     seats[1].fails = 1;
     for (int rank = 0; rank < 2; rank++) {
-        OK(flexcast_comm_create_begin(card, bootstraps[rank], NULL, &comms[rank]));
+        OK(flexcast_comm_create_begin(endpoint, bootstraps[rank], NULL, &comms[rank]));
         REFUSED(flexcast_bootstrap_free(bootstraps[rank]), FLEXCAST_ERROR_BUSY, "is being made");
         int number;
         REFUSED(flexcast_comm_rank(comms[rank], &number, NULL), FLEXCAST_ERROR_BUSY, "flexcast_comm_test");
@@ -366,7 +366,7 @@ static void failures(flexcast_card *card)
     }
 
     bootstraps[0] = bootstrap_of(&seats[0], &board, 0, 0);
-    OK(flexcast_comm_create_begin(card, bootstraps[0], NULL, &comms[0]));
+    OK(flexcast_comm_create_begin(endpoint, bootstraps[0], NULL, &comms[0]));
     OK(flexcast_comm_test(comms[0], &ready));
     IS(ready == 0);
     OK(flexcast_comm_free(comms[0]));
@@ -389,7 +389,7 @@ static void free_slowly(void *user, flexcast_request *request, flexcast_status s
 
 /* A rank with a thread of its own, a progress thread and a descriptor to sleep on, by a store. */
 struct sleeper {
-    flexcast_card *card;
+    flexcast_endpoint *endpoint;
     int rank;
 };
 
@@ -449,7 +449,7 @@ static void *sleep_until_done(void *given)
     OK(flexcast_bootstrap_store(&functions, sleeper->rank, RANKS, &bootstrap));
     OK(flexcast_config_default(&config, sizeof config));
     OK(flexcast_config_set(&config, "progress_thread", "1"));
-    OK(flexcast_comm_create(sleeper->card, bootstrap, &config, &comm));
+    OK(flexcast_comm_create(sleeper->endpoint, bootstrap, &config, &comm));
     OK(flexcast_comm_event_fd(comm, &descriptor));
     for (int round = 0; round < ROUNDS; round++) {
         flexcast_collective given = flexcast_collective_of(FLEXCAST_OPERATION_BROADCAST);
@@ -501,8 +501,8 @@ static void log_line(void *user, int level, const char *target, const char *text
 
 int main(void)
 {
-    flexcast_card_options options;
-    flexcast_card *card = NULL, *none = NULL;
+    flexcast_endpoint_options options;
+    flexcast_endpoint *endpoint = NULL, *none = NULL;
     struct board board = {.size = RANKS};
     struct seat seats[RANKS];
     flexcast_bootstrap *bootstraps[RANKS];
@@ -515,29 +515,29 @@ int main(void)
     REFUSED(flexcast_log(6, NULL, NULL), FLEXCAST_ERROR_ARGUMENT, "level is 6");
     OK(flexcast_log(FLEXCAST_LOG_TRACE, log_line, &lines));
 
-    OK(flexcast_card_options_default(&options, sizeof options));
+    OK(flexcast_endpoint_options_default(&options, sizeof options));
     options.datapath = "udp";
     options.interface_name = "no-such-interface";
-    OK(flexcast_card_open_begin(&options, &none));
+    OK(flexcast_endpoint_open_begin(&options, &none));
     flexcast_status opened;
-    while ((opened = flexcast_card_test(none, &ready)) == FLEXCAST_OK && now_s() - since < PATIENCE_S)
+    while ((opened = flexcast_endpoint_test(none, &ready)) == FLEXCAST_OK && now_s() - since < PATIENCE_S)
         IS(ready == 0);
-    REFUSED(flexcast_card_test(none, &ready), FLEXCAST_ERROR_INTERFACE, "no-such-interface");
-    OK(flexcast_card_close(none));
+    REFUSED(flexcast_endpoint_test(none, &ready), FLEXCAST_ERROR_INTERFACE, "no-such-interface");
+    OK(flexcast_endpoint_close(none));
     char name[] = "lo";
     options.interface_name = name;
-    OK(flexcast_card_open_begin(&options, &card));
+    OK(flexcast_endpoint_open_begin(&options, &endpoint));
     memset(name, 'x', 2); /* texts need not stay */
     options.interface_name = "lo";
-    while (flexcast_card_test(card, &ready) == FLEXCAST_OK && ready == 0 && now_s() - since < PATIENCE_S)
+    while (flexcast_endpoint_test(endpoint, &ready) == FLEXCAST_OK && ready == 0 && now_s() - since < PATIENCE_S)
         ;
     IS(ready == 1);
 
     for (int at = 0; at < RANKS; at++)
         bootstraps[at] = bootstrap_of(&seats[at], &board, at, 0);
     for (int at = 0; at < RANKS; at++)
-        OK(flexcast_comm_create_begin(card, bootstraps[at], NULL, &comms[at]));
-    REFUSED(flexcast_card_close(card), FLEXCAST_ERROR_BUSY, "communicators");
+        OK(flexcast_comm_create_begin(endpoint, bootstraps[at], NULL, &comms[at]));
+    REFUSED(flexcast_endpoint_close(endpoint), FLEXCAST_ERROR_BUSY, "communicators");
     make_ready(comms, RANKS);
     for (int at = 0; at < RANKS; at++) {
         OK(flexcast_comm_rank(comms[at], &rank, &size));
@@ -557,7 +557,7 @@ int main(void)
     for (int at = 0; at < RANKS; at++)
         OK(flexcast_comm_free(parts[at]));
 
-    /* A request that was made stays refused once its communicator is gone, and keeps no card. */
+    /* A request that was made stays refused once its communicator is gone, and keeps no endpoint. */
     flexcast_request *late = NULL;
     flexcast_collective barrier = flexcast_collective_of(FLEXCAST_OPERATION_BARRIER);
     OK(flexcast_prepare(comms[0], &barrier, &late));
@@ -566,22 +566,22 @@ int main(void)
         OK(flexcast_bootstrap_free(bootstraps[at]));
     }
     REFUSED(flexcast_start(late), FLEXCAST_ERROR_HANDLE, "freed");
-    OK(flexcast_card_close(card));
+    OK(flexcast_endpoint_close(endpoint));
     OK(flexcast_request_free(late));
-    OK(flexcast_card_open(&options, &card));
-    failures(card);
+    OK(flexcast_endpoint_open(&options, &endpoint));
+    failures(endpoint);
 
     pthread_t threads[RANKS];
     struct sleeper sleepers[RANKS];
     for (int at = 0; at < RANKS; at++) {
-        sleepers[at] = (struct sleeper){card, at};
+        sleepers[at] = (struct sleeper){endpoint, at};
         IS(pthread_create(&threads[at], NULL, sleep_until_done, &sleepers[at]) == 0);
     }
     for (int at = 0; at < RANKS; at++)
         IS(pthread_join(threads[at], NULL) == 0);
     IS(lines > 0);
     OK(flexcast_log(FLEXCAST_LOG_WARN, NULL, NULL));
-    OK(flexcast_card_close(card));
+    OK(flexcast_endpoint_close(endpoint));
     if (wrong == 0)
         printf("all as promised\n");
     return wrong != 0;

@@ -9,11 +9,11 @@
 #include <string.h>
 
 /* Sizes on 64-bit computers, and as many bytes behind them that no function may touch. */
-enum { CARD_OPTIONS_BYTES = 80, CONFIG_BYTES = 4160, STATS_BYTES = 208, REPORT_BYTES = 168, COLLECTIVE_BYTES = 112, BEHIND = 64 };
+enum { ENDPOINT_OPTIONS_BYTES = 80, CONFIG_BYTES = 4160, STATS_BYTES = 208, REPORT_BYTES = 168, COLLECTIVE_BYTES = 112, BEHIND = 64 };
 enum { OK = 0, ERROR_HANDLE = 2, OPERATION_ALLGATHER = 3, FLAG_AWAITED = 2 };
 
 /* What the program uses of them: the beginning. */
-union card_options {
+union endpoint_options {
     struct {
         size_t size;
         const char *libraries, *device, *firmware_path;
@@ -21,7 +21,7 @@ union card_options {
         size_t firmware_bytes;
         const char *datapath, *interface_name, *memory_watch, *sparse_firmware_path;
     } fields;
-    unsigned char bytes[CARD_OPTIONS_BYTES + BEHIND];
+    unsigned char bytes[ENDPOINT_OPTIONS_BYTES + BEHIND];
 };
 
 union config {
@@ -59,13 +59,13 @@ union collective {
 
 uint32_t flexcast_abi_version(void);
 const char *flexcast_last_error(void);
-int flexcast_card_options_default(void *options, size_t size);
-int flexcast_card_open(const void *options, void **card);
-int flexcast_card_close(void *card);
+int flexcast_endpoint_options_default(void *options, size_t size);
+int flexcast_endpoint_open(const void *options, void **endpoint);
+int flexcast_endpoint_close(void *endpoint);
 int flexcast_bootstrap_callback(int (*exchange)(void *, const void *, size_t, void *), void *user, int rank, int size, void **bootstrap);
 int flexcast_bootstrap_free(void *bootstrap);
 int flexcast_config_default(void *config, size_t size);
-int flexcast_comm_create(void *card, void *bootstrap, const void *config, void **comm);
+int flexcast_comm_create(void *endpoint, void *bootstrap, const void *config, void **comm);
 int flexcast_comm_free(void *comm);
 int flexcast_comm_stats(void *comm, void *stats, size_t size);
 int flexcast_config_set(void *config, const char *name, const char *value);
@@ -104,13 +104,13 @@ static int untouched(const unsigned char *bytes)
 
 int main(void)
 {
-    union card_options options;
+    union endpoint_options options;
     union config config;
     union stats stats;
     union report report;
     union collective collective;
     int done = 0;
-    void *card = NULL, *bootstrap = NULL, *comm = NULL, *request = NULL;
+    void *endpoint = NULL, *bootstrap = NULL, *comm = NULL, *request = NULL;
     const char sent[] = "of version 1";
     char received[sizeof sent];
 
@@ -119,15 +119,15 @@ int main(void)
     memset(&stats, 0xee, sizeof stats);
     memset(&report, 0xee, sizeof report);
     IS(flexcast_abi_version() >= 1);
-    IS(flexcast_card_options_default(&options, CARD_OPTIONS_BYTES) == OK && options.fields.size == CARD_OPTIONS_BYTES);
+    IS(flexcast_endpoint_options_default(&options, ENDPOINT_OPTIONS_BYTES) == OK && options.fields.size == ENDPOINT_OPTIONS_BYTES);
     options.fields.datapath = "udp";
     options.fields.interface_name = "lo";
-    IS(flexcast_card_open(&options, &card) == OK);
+    IS(flexcast_endpoint_open(&options, &endpoint) == OK);
     IS(flexcast_bootstrap_callback(gather, NULL, 0, 1, &bootstrap) == OK);
     IS(flexcast_config_default(&config, CONFIG_BYTES) == OK && config.fields.size == CONFIG_BYTES);
     config.fields.control = 0;
     IS(flexcast_config_set(&config, "chunk_bytes", "1024") == OK);
-    IS(flexcast_comm_create(card, bootstrap, &config, &comm) == OK);
+    IS(flexcast_comm_create(endpoint, bootstrap, &config, &comm) == OK);
     memset(&collective, 0, COLLECTIVE_BYTES);
     memset(collective.bytes + COLLECTIVE_BYTES, 0xee, BEHIND);
     collective.fields.size = COLLECTIVE_BYTES;
@@ -147,8 +147,8 @@ int main(void)
     IS(flexcast_request_report(request, &report, REPORT_BYTES) == OK && report.fields.status == OK);
     IS(flexcast_request_free(request) == OK && flexcast_request_free(request) == ERROR_HANDLE);
     IS(flexcast_comm_stats(comm, &stats, STATS_BYTES) == OK && stats.fields.ranks == 1);
-    IS(flexcast_comm_free(comm) == OK && flexcast_bootstrap_free(bootstrap) == OK && flexcast_card_close(card) == OK);
-    IS(untouched(options.bytes + CARD_OPTIONS_BYTES) && untouched(config.bytes + CONFIG_BYTES));
+    IS(flexcast_comm_free(comm) == OK && flexcast_bootstrap_free(bootstrap) == OK && flexcast_endpoint_close(endpoint) == OK);
+    IS(untouched(options.bytes + ENDPOINT_OPTIONS_BYTES) && untouched(config.bytes + CONFIG_BYTES));
     IS(untouched(stats.bytes + STATS_BYTES) && untouched(report.bytes + REPORT_BYTES));
     if (wrong == 0)
         printf("all as promised\n");

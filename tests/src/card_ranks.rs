@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use emu_config::Machine;
 use flexcast::{
-    Buffer, Card, Communicator, Config, DatapathKind, Done, Failed, Firmware, Outcome, Request, Selection, Test,
+    Buffer, Communicator, Config, DatapathKind, Done, Endpoint, Failed, Firmware, Outcome, Request, Selection, Test,
 };
 use flexio::Provider;
 
@@ -22,14 +22,14 @@ pub fn config() -> Config {
 
 /// Cards at a switch, as a datapath opens them.
 #[must_use]
-pub fn cards(datapath: DatapathKind, machine: &Machine, ranks: u32) -> (Provider, Vec<Card>) {
+pub fn cards(datapath: DatapathKind, machine: &Machine, ranks: u32) -> (Provider, Vec<Endpoint>) {
     let provider = emu_provider::emulated(machine.config_of(ranks as usize).expect("a switch")).expect("a machine");
     let elf = image_bytes("allgather");
     let open = |number| {
         let (name, firmware) = (format!("mlx5_{number}"), Firmware { name: "allgather", elf: &elf });
         match datapath {
-            DatapathKind::Dpa => Card::open(&provider, &name, firmware),
-            _ => Card::verbs(&provider, &name),
+            DatapathKind::Dpa => Endpoint::open(&provider, &name, firmware),
+            _ => Endpoint::verbs(&provider, &name),
         }
         .expect("the card opens")
     };
@@ -40,7 +40,7 @@ pub fn cards(datapath: DatapathKind, machine: &Machine, ranks: u32) -> (Provider
 /// A buffer with these bytes.
 #[must_use]
 pub fn filled(communicator: &Communicator, bytes: &[u8]) -> Buffer {
-    let mut buffer = communicator.card().buffer(bytes.len()).expect("a buffer");
+    let mut buffer = communicator.endpoint().buffer(bytes.len()).expect("a buffer");
     buffer.write(0, bytes).expect("written");
     buffer
 }
@@ -48,7 +48,7 @@ pub fn filled(communicator: &Communicator, bytes: &[u8]) -> Buffer {
 /// A buffer with bytes that nobody has written.
 #[must_use]
 pub fn empty(communicator: &Communicator, bytes: usize) -> Buffer {
-    let mut buffer = communicator.card().buffer(bytes).expect("a buffer");
+    let mut buffer = communicator.endpoint().buffer(bytes).expect("a buffer");
     buffer.fill(0xA5);
     buffer
 }
@@ -70,7 +70,7 @@ impl CardRanks {
 
     /// The same on these cards.
     #[must_use]
-    pub fn on((provider, cards): (Provider, Vec<Card>), config: &Config) -> Self {
+    pub fn on((provider, cards): (Provider, Vec<Endpoint>), config: &Config) -> Self {
         let all = connect(cards.iter(), config);
         Self { provider, all }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use emu_config::Machine;
 use emu_machine::Config as MachineConfig;
 use emu_provider::emulated;
-use flexcast::{Card, Communicator, Config, Done, Firmware, Outcome, Overheads, Pending, Request, Selection, Test};
+use flexcast::{Communicator, Config, Done, Endpoint, Firmware, Outcome, Overheads, Pending, Request, Selection, Test};
 use flexio::Provider;
 
 use crate::image_bytes;
@@ -33,33 +33,33 @@ pub fn config() -> Config {
 }
 
 /// Runs `body` with so many cards at a switch.
-pub fn with_cards(count: usize, body: impl FnOnce(&Provider, &[Card])) {
+pub fn with_cards(count: usize, body: impl FnOnce(&Provider, &[Endpoint])) {
     with_machine(Machine::default().config_of(count).expect("a switch"), body);
 }
 
 /// Runs `body` with the cards of this machine.
-pub fn with_machine(machine: MachineConfig, body: impl FnOnce(&Provider, &[Card])) {
+pub fn with_machine(machine: MachineConfig, body: impl FnOnce(&Provider, &[Endpoint])) {
     let count = machine.cards;
     let provider = emulated(machine).expect("a machine");
     let elf = image_bytes("allgather");
     let open = |number| {
         let firmware = Firmware { name: "allgather", elf: &elf };
-        Card::open(&provider, &format!("mlx5_{number}"), firmware).expect("the card opens")
+        Endpoint::open(&provider, &format!("mlx5_{number}"), firmware).expect("the card opens")
     };
-    let cards: Vec<Card> = (0..count).map(open).collect();
+    let cards: Vec<Endpoint> = (0..count).map(open).collect();
     body(&provider, &cards);
 }
 
 /// A communicator of the ranks that are on these cards, one each.
-pub fn connect<'c>(cards: impl Iterator<Item = &'c Card>, config: &Config) -> Vec<Communicator> {
+pub fn connect<'c>(cards: impl Iterator<Item = &'c Endpoint>, config: &Config) -> Vec<Communicator> {
     let cards: Vec<_> = cards.collect();
     let ranks = cards.len() as u32;
     let pending: Vec<Pending> = (0..)
         .zip(cards)
         .map(|(rank, card)| Pending::new(card, rank, ranks, config.clone()).expect("its part is made"))
         .collect();
-    let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
-    pending.into_iter().map(|pending| pending.connect(&endpoints).expect("connected")).collect()
+    let infos: Vec<Vec<u8>> = pending.iter().map(Pending::connect_info).collect();
+    pending.into_iter().map(|pending| pending.connect(&infos).expect("connected")).collect()
 }
 
 fn byte(seed: u64, rank: usize, at: usize) -> u8 {
@@ -88,7 +88,7 @@ pub fn gathered(seed: u64, ranks: usize, len: usize) -> Vec<u8> {
 
 /// Posts an Allgather of `bytes` bytes.
 pub fn gather(communicator: &Communicator, seed: u64, bytes: usize) -> Request {
-    let card = communicator.card();
+    let card = communicator.endpoint();
     let mut send = card.buffer(bytes).expect("a buffer");
     send.write(0, &contribution(seed, communicator.rank() as usize, bytes)).expect("written");
     let receive = card.buffer(bytes * communicator.size() as usize).expect("a buffer");

@@ -248,7 +248,7 @@ impl Bench {
             .map(|device| TestWorker::new(&device, parameters, options.shards()))
             .collect();
         for (worker, number) in workers.iter().zip(0..) {
-            worker.connect(&prepared.endpoints(number).collect::<Vec<_>>());
+            worker.connect(&prepared.queue_pairs(number).collect::<Vec<_>>());
         }
         let endpoints: Vec<_> = workers.iter().map(TestWorker::endpoints).collect();
         let aggregator = prepared.connect(&endpoints).expect("connected");

@@ -23,7 +23,7 @@ use emu_provider::emulated;
 use flexcast::bootstrap::{StoreConfig, TcpStore};
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{
-    Allgather, Allreduce, Alltoall, Blocks, Buffer, Card, ChainMapping, Communicator, Config, Firmware, Gather,
+    Allgather, Allreduce, Alltoall, Blocks, Buffer, ChainMapping, Communicator, Config, Endpoint, Firmware, Gather,
     Pending, Reduce, ReduceScatter, Report, Request, Scatter, Selection, Test, Transport, UdpOptions,
 };
 use flexcast_tests::image_bytes;
@@ -236,8 +236,8 @@ fn operate(relax: &dyn Fn(), communicators: &[Communicator], buffers: &mut [Opti
 }
 
 /// Buffers for operations of so many bytes on each rank.
-fn buffers(cards: &[Card], bytes: usize) -> Vec<Option<Buffers>> {
-    let of_card = |card: &Card| {
+fn buffers(cards: &[Endpoint], bytes: usize) -> Vec<Option<Buffers>> {
+    let of_card = |card: &Endpoint| {
         let buffer = |len| card.buffer(len).expect("a buffer");
         Some(Buffers { send: buffer(bytes), gathered: buffer(cards.len() * bytes), broadcast: buffer(bytes) })
     };
@@ -254,15 +254,15 @@ fn operations_allocate_nothing_once_their_kind_has_been_done_twice() {
         let elf = image_bytes("allgather");
         let open = |number| {
             let firmware = Firmware { name: "allgather", elf: &elf };
-            Card::open(&provider, &format!("mlx5_{number}"), firmware).expect("the card opens")
+            Endpoint::open(&provider, &format!("mlx5_{number}"), firmware).expect("the card opens")
         };
-        let cards: Vec<Card> = (0..RANKS).map(open).collect();
+        let cards: Vec<Endpoint> = (0..RANKS).map(open).collect();
         let config = Config::default().algorithm(Selection::Multicast).transport(transport);
         let made = |(rank, card)| Pending::new(card, rank, RANKS as u32, config.clone()).expect("its part is made");
         let pending: Vec<Pending> = (0..).zip(&cards).map(made).collect();
-        let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
+        let infos: Vec<Vec<u8>> = pending.iter().map(Pending::connect_info).collect();
         let communicators: Vec<Communicator> =
-            pending.into_iter().map(|pending| pending.connect(&endpoints).expect("connected")).collect();
+            pending.into_iter().map(|pending| pending.connect(&infos).expect("connected")).collect();
         let mut buffers = buffers(&cards, BYTES);
         let relax = || provider.relax().relax();
         let mut all = || {
@@ -289,7 +289,7 @@ fn over_ethernet_by(
     options: &UdpOptions,
     ranks: u32,
     configured: fn(Config) -> Config,
-) -> (Vec<Communicator>, Vec<Card>) {
+) -> (Vec<Communicator>, Vec<Endpoint>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound").to_string();
     let mut listener = Some(listener);
@@ -301,8 +301,8 @@ fn over_ethernet_by(
                 Some(listener) => TcpStore::with_listener(listener, config),
                 None => TcpStore::join(config),
             };
-            let card = Card::udp(&options.interface("lo")).expect("loopback");
-            let config = configured(Config::for_card(&card));
+            let card = Endpoint::udp(&options.interface("lo")).expect("loopback");
+            let config = configured(Config::for_endpoint(&card));
             (Communicator::create(&card, &mut store.expect("all come"), config).expect("connected"), card)
         })
     };
@@ -417,7 +417,7 @@ fn post(communicator: &Communicator, which: Between, [one, all]: [Buffer; 2], re
             watched(|| communicator.post(Allreduce::new(sum).in_place(one)))
         }
         Between::Reduce => {
-            let receive = communicator.card().buffer(if root { one.len() } else { 0 }).expect("a buffer");
+            let receive = communicator.endpoint().buffer(if root { one.len() } else { 0 }).expect("a buffer");
             rest.push(all);
             watched(|| communicator.post(Reduce::to(1, sum).buffers(one, receive)))
         }
@@ -426,11 +426,11 @@ fn post(communicator: &Communicator, which: Between, [one, all]: [Buffer; 2], re
             watched(|| communicator.post(Alltoall::new().in_place(all)))
         }
         Between::Gather => {
-            let receive = if root { all } else { communicator.card().buffer(0).expect("a buffer") };
+            let receive = if root { all } else { communicator.endpoint().buffer(0).expect("a buffer") };
             watched(|| communicator.post(Gather::to(1).buffers(one, receive)))
         }
         Between::Scatter => {
-            let send = if root { all } else { communicator.card().buffer(0).expect("a buffer") };
+            let send = if root { all } else { communicator.endpoint().buffer(0).expect("a buffer") };
             watched(|| communicator.post(Scatter::from(1).buffers(send, one)))
         }
     };
@@ -444,7 +444,7 @@ fn messages_between_ranks_over_ethernet_allocate_nothing_once_their_kind_has_bee
     for bytes in [64, 8000] {
         let run = |which| {
             let mut rest = Vec::new();
-            let buffer = |card: &Card, len| card.buffer(len).expect("a buffer");
+            let buffer = |card: &Endpoint, len| card.buffer(len).expect("a buffer");
             let requests = communicators
                 .iter()
                 .zip(&cards)
@@ -524,7 +524,7 @@ impl Listed {
 fn post_listed(communicator: &Communicator, which: Listed, bytes: usize) -> Request {
     const ROOT: u32 = 1;
     let sum = Reduction::new(Operator::Sum, DataType::F32).expect("numbers can be added");
-    let buffer = |len: u64| communicator.card().buffer(len as usize).expect("a buffer");
+    let buffer = |len: u64| communicator.endpoint().buffer(len as usize).expect("a buffer");
     let (own, is_root, bytes) = (communicator.rank() as usize, communicator.rank() == ROOT, bytes as u64);
     let counts = [bytes / 2, bytes, bytes / 4];
     let (one, all, total) = (counts[own], 3 * bytes, counts.iter().sum());

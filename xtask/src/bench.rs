@@ -42,7 +42,7 @@ impl Bench {
         }
         if !self.no_sums {
             status::say("Measuring", "sums on the host (measured: wall time of this machine)");
-            process::run(workspace::cargo().args(["bench", "--package", "flexcast", "--bench", "reduce"]))?;
+            process::run(workspace::cargo().args(["bench", "--package", "flexcast-reduce", "--bench", "reduce"]))?;
         }
         status::say("Measuring", "the firmware on the emulated card");
         let mut command = Command::new(workspace::cli()?);

@@ -20,7 +20,7 @@ const SOURCES: [&str; 16] = [
     "status",
     "fault",
     "log",
-    "card",
+    "endpoint",
     "bootstrap",
     "config",
     "settings",
@@ -44,7 +44,7 @@ const INTRODUCTION: &str = "\
  *
  * - Every function that can fail returns a flexcast_status; flexcast_last_error() gives the value, the limit and the
  *   next step.
- * - Handles (flexcast_card *, ...) are numbers and never followed: one that was freed, or is another object's, is
+ * - Handles (flexcast_endpoint *, ...) are numbers and never followed: one that was freed, or is another object's, is
  *   refused.
  * - Every function may be called from every thread. Operations of a communicator are posted in the same order on all
  *   ranks: threads that post to one communicator agree on theirs.
@@ -59,8 +59,8 @@ const INTRODUCTION: &str = "\
  *   flexcast_test() that reports its end. One of flexcast_prepare() stays until flexcast_request_free().
  * - After fork() the library is the parent's: the child gets FLEXCAST_ERROR_FORKED from every function that returns
  *   a status, at once, and can neither use nor disturb what the parent has. A process that forks before its first
- *   card or bootstrap may use it in the child.
- * - Free in the order requests, communicators, bootstrap and card; another order is refused where it matters.
+ *   endpoint or bootstrap may use it in the child.
+ * - Free in the order requests, communicators, bootstrap and endpoint; another order is refused where it matters.
  */";
 
 /// Functions in C, which fill a structure and post it: the library exports one function for that.

@@ -1,9 +1,11 @@
 use std::collections::BTreeSet;
-use std::process::Command;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::toolchain::Toolchain;
 use crate::{coverage, emu_libs, fuzz, header, hot_loops, process, status, test_programs, verify, workspace};
@@ -193,9 +195,41 @@ fn device_tests() -> Result<()> {
     process::run(command.args(["test", "--workspace", "--no-fail-fast"]).envs(test_programs::fixed_seed()))
 }
 
+/// The compiler that lints what it builds, as the integration machine has it: then there is no pass for lints alone.
+fn linting_compiler() -> Option<PathBuf> {
+    let compiler = PathBuf::from(std::env::var_os("RUSTC_WORKSPACE_WRAPPER")?);
+    (compiler == workspace::root().join(".ci/lint")).then_some(compiler)
+}
+
+/// A program that compiles, and that clippy warns of, must be refused.
+fn check_that_it_lints(compiler: &Path) -> Result<()> {
+    let arguments = ["rustc", "-", "--crate-name", "lint_check", "--emit", "metadata", "--out-dir"];
+    let mut command = Command::new(compiler);
+    command.args(arguments).arg(workspace::target_dir()?).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("starting `{}`", process::line(&command)))?;
+    if let Some(mut source) = child.stdin.take() {
+        source.write_all(b"fn main() { assert!(String::new().len() == 0); }")?;
+    }
+    let output = child.wait_with_output()?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() || !text.contains("clippy::len-zero") {
+        bail!("{} does not lint what it compiles: {text}", compiler.display());
+    }
+    Ok(())
+}
+
 fn lints() -> Result<()> {
     let deny = ["--", "--deny", "warnings"];
-    process::run(workspace::cargo().args(["clippy", "--quiet", "--workspace", "--all-targets"]).args(deny))?;
+    match linting_compiler() {
+        Some(compiler) => {
+            check_that_it_lints(&compiler)?;
+            // All other targets are built for the tests.
+            process::run(workspace::cargo().args(["build", "--quiet", "--workspace", "--benches"]))?;
+        }
+        None => {
+            process::run(workspace::cargo().args(["clippy", "--quiet", "--workspace", "--all-targets"]).args(deny))?;
+        }
+    }
     // As programs build it that want no service processes.
     let mut without_service = workspace::cargo();
     without_service.args(["clippy", "--quiet", "--package", "flexcast", "--lib", "--no-default-features"]);

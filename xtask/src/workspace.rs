@@ -49,7 +49,7 @@ pub(crate) fn device_cargo() -> Command {
     for variable in FLAG_VARIABLES {
         command.env_remove(variable);
     }
-    command.env_remove("CARGO_BUILD_TARGET");
+    command.env_remove("CARGO_BUILD_TARGET").env_remove("RUSTC_WORKSPACE_WRAPPER");
     // What an environment asks of the host's programs changes no firmware.
     std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PROFILE_")).for_each(
         |(name, _)| {

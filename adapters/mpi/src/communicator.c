@@ -205,15 +205,15 @@ void communicator_connect(communicator *communicator, MPI_Comm comm)
 	flexcast_config config;
 	bool alike = true;
 	reap();
-	flexcast_card *card = process_card();
-	flexcast_status status = card ? flexcast_bootstrap_callback(exchange, &comm, communicator->rank, communicator->size, &bootstrap) : FLEXCAST_ERROR_NO_DEVICE;
+	flexcast_endpoint *endpoint = process_endpoint();
+	flexcast_status status = endpoint ? flexcast_bootstrap_callback(exchange, &comm, communicator->rank, communicator->size, &bootstrap) : FLEXCAST_ERROR_NO_DEVICE;
 	if (!status)
 		status = process_config(&config);
 	if (status)
 		snprintf(text, sizeof text, "%s", flexcast_last_error());
 	bool connected = agree(comm, !status, &alike);
 	if (connected) {
-		status = flexcast_comm_create(card, bootstrap, &config, &communicator->flexcast);
+		status = flexcast_comm_create(endpoint, bootstrap, &config, &communicator->flexcast);
 		if (status)
 			snprintf(text, sizeof text, "%s", flexcast_last_error());
 		connected = agree(comm, !status, &alike);

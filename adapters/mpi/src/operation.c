@@ -20,10 +20,10 @@ int fail(MPI_Comm comm, enum function function, bool nonblocking, int code, cons
 	return code;
 }
 
-static void forget(flexcast_card *card, const side *side)
+static void forget(flexcast_endpoint *endpoint, const side *side)
 {
 	if (side->total && side->memory)
-		flexcast_buffer_invalidate(card, side->memory, side->total);
+		flexcast_buffer_invalidate(endpoint, side->memory, side->total);
 }
 
 /* After the operation: the program gets its data, and the library lets go of the memory. */
@@ -38,8 +38,8 @@ static void settle(operation *operation)
 	operation->flexcast = NULL;
 	if (process_registers()) {
 		/* The program may give memory back to the system without a word. */
-		forget(process_card(), &operation->send);
-		forget(process_card(), &operation->receive);
+		forget(process_endpoint(), &operation->send);
+		forget(process_endpoint(), &operation->receive);
 	}
 	side_close(&operation->send);
 	side_close(&operation->receive);

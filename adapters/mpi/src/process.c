@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The process: MPI_Init and MPI_Finalize, which MPI it runs on, its card, and what fork() does.
+ * The process: MPI_Init and MPI_Finalize, which MPI it runs on, its endpoint, and what fork() does.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 enum { UNKNOWN, READY, OVER };
 static _Atomic int stage;
 static bool multiple, registers = true;
-static flexcast_card *card;
+static flexcast_endpoint *endpoint;
 
 /* Which MPI this process runs on, as the objects are named; NULL: not known. */
 static const char *running(char *version, size_t length)
@@ -146,33 +146,33 @@ bool process_registers(void)
 	return registers;
 }
 
-flexcast_card *process_card(void)
+flexcast_endpoint *process_endpoint(void)
 {
-	flexcast_card_options options;
+	flexcast_endpoint_options options;
 	const char *datapath;
 	pthread_mutex_lock(&lock);
-	if (!card) {
+	if (!endpoint) {
 		const char *watch = getenv("FLEXCAST_MEMORY_WATCH");
-		flexcast_status status = flexcast_card_options_default(&options, sizeof options);
+		flexcast_status status = flexcast_endpoint_options_default(&options, sizeof options);
 		/* Programs free memory without a word: the system is to tell, or else no registration outlives its operation. */
 		options.memory_watch = watch && *watch ? NULL : "userfaultfd";
 		bool watched = options.memory_watch || (watch && !strcmp(watch, "userfaultfd"));
 		if (!status)
-			status = flexcast_card_open(&options, &card);
+			status = flexcast_endpoint_open(&options, &endpoint);
 		if (status == FLEXCAST_ERROR_WATCH && options.memory_watch) {
 			options.memory_watch = "off";
 			watched = false;
-			status = flexcast_card_open(&options, &card);
+			status = flexcast_endpoint_open(&options, &endpoint);
 		}
 		if (status)
-			card = NULL;
-		else if (!flexcast_card_datapath(card, &datapath)) {
+			endpoint = NULL;
+		else if (!flexcast_endpoint_datapath(endpoint, &datapath)) {
 			registers = !watched && strcmp(datapath, "udp");
 			say(LOG_INFO, "Flexcast %s, datapath %s", flexcast_version(), datapath);
 		}
 	}
 	pthread_mutex_unlock(&lock);
-	return card;
+	return endpoint;
 }
 
 static void before(void)
@@ -215,9 +215,9 @@ int MPI_Finalize(void)
 		/* Nobody's connections end while another still ends an operation. */
 		PMPI(Barrier)(MPI_COMM_WORLD);
 		communicators_stop();
-		if (card && flexcast_card_close(card))
-			say(LOG_WARN, "rank %d: the card stays open: %s", rank, flexcast_last_error());
-		card = NULL;
+		if (endpoint && flexcast_endpoint_close(endpoint))
+			say(LOG_WARN, "rank %d: the endpoint stays open: %s", rank, flexcast_last_error());
+		endpoint = NULL;
 		if (settings.log >= LOG_INFO && !rank)
 			statistics_print();
 		statistics_write(rank);

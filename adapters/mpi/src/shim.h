@@ -166,8 +166,8 @@ void say(int level, const char *format, ...) __attribute__((format(printf, 2, 3)
 /* Whether collectives can be taken now: MPI runs, and this process is set up. */
 bool process_ready(void);
 bool process_multiple(void);
-/* The card, which is opened by the first call; NULL with a reason in flexcast_last_error(). */
-flexcast_card *process_card(void);
+/* The endpoint, which is opened by the first call; NULL with a reason in flexcast_last_error(). */
+flexcast_endpoint *process_endpoint(void);
 /* Whether memory that operations have used stays registered with the card. */
 bool process_registers(void);
 flexcast_status process_config(flexcast_config *config);

@@ -7,13 +7,13 @@ flexcast.torch is a backend of torch.distributed.
 from ._arguments import IN_PLACE, pair_dtype
 from ._library import log, version
 from .bootstrap import Bootstrap, Store
-from .card import Card
+from .endpoint import Endpoint
 from .communicator import Communicator
 from .errors import (
     ArgumentError,
     Broken,
     Busy,
-    CardError,
+    EndpointError,
     Closed,
     ConfigurationError,
     DataTypeError,
@@ -40,8 +40,8 @@ __all__ = [
     "Bootstrap",
     "Broken",
     "Busy",
-    "Card",
-    "CardError",
+    "Endpoint",
+    "EndpointError",
     "Cause",
     "Closed",
     "Communicator",

@@ -79,8 +79,8 @@ Finished = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int)
 Log = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_char_p)
 
 
-class CardOptions(ctypes.Structure):
-    """flexcast_card_options."""
+class EndpointOptions(ctypes.Structure):
+    """flexcast_endpoint_options."""
 
     _fields_ = [
         ("size", c_size_t),
@@ -170,10 +170,10 @@ class Report(ctypes.Structure):
 # Functions that return a flexcast_status, with the types of their arguments. Handles are pointers that are never
 # followed.
 STATUS_FUNCTIONS: dict[str, list[Any]] = {
-    "flexcast_card_options_default": [POINTER(CardOptions), c_size_t],
-    "flexcast_card_open": [POINTER(CardOptions), POINTER(c_void_p)],
-    "flexcast_card_datapath": [c_void_p, POINTER(c_char_p)],
-    "flexcast_card_close": [c_void_p],
+    "flexcast_endpoint_options_default": [POINTER(EndpointOptions), c_size_t],
+    "flexcast_endpoint_open": [POINTER(EndpointOptions), POINTER(c_void_p)],
+    "flexcast_endpoint_datapath": [c_void_p, POINTER(c_char_p)],
+    "flexcast_endpoint_close": [c_void_p],
     "flexcast_buffer_invalidate": [c_void_p, c_void_p, c_size_t],
     "flexcast_bootstrap_callback": [Exchange, c_void_p, c_int, c_int, POINTER(c_void_p)],
     "flexcast_bootstrap_tcp": [c_char_p, c_char_p, c_char_p, c_int, c_int, c_uint64, POINTER(c_void_p)],

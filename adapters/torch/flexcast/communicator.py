@@ -14,7 +14,7 @@ from typing import Any
 from . import _abi, errors
 from ._library import check, library
 from .bootstrap import Bootstrap, Store
-from .card import Card
+from .endpoint import Endpoint
 from .collectives import Collectives
 from .request import _pending
 
@@ -27,12 +27,12 @@ class Communicator(Collectives):
     def __init__(
         self,
         bootstrap: Bootstrap,
-        card: Card | None = None,
+        endpoint: Endpoint | None = None,
         *,
         progress_thread: bool = True,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        """Connects all ranks of a bootstrap; `card` is opened as the environment says, and closed with the communicator, if it is None.
+        """Connects all ranks of a bootstrap; `endpoint` is opened as the environment says, and closed with the communicator, if it is None.
 
         `config` sets parameters by name, such as {"reproducible": 1}; the environment's FLEXCAST_... variables set the others.
         Without the progress thread operations move on in calls alone: test(), wait(), progress().
@@ -45,23 +45,23 @@ class Communicator(Collectives):
         for name, value in texts:
             check(found.flexcast_config_set(ctypes.byref(settings), name, value))
         settings.progress_thread = int(progress_thread)
-        used = Card.open() if card is None else card
+        used = Endpoint.open() if endpoint is None else endpoint
         handle = ctypes.c_void_p()
         try:
             bootstrap._check(found.flexcast_comm_create(used._live(), bootstrap._live(), ctypes.byref(settings), ctypes.byref(handle)))
         except BaseException:
-            if card is None:
+            if endpoint is None:
                 used.close()
             raise
-        self._adopt(handle, bootstrap, progress_thread, used, card is None)
+        self._adopt(handle, bootstrap, progress_thread, used, endpoint is None)
 
-    def _adopt(self, handle: ctypes.c_void_p, bootstrap: Bootstrap, progress_thread: bool, card: Card, owns_card: bool) -> None:
+    def _adopt(self, handle: ctypes.c_void_p, bootstrap: Bootstrap, progress_thread: bool, endpoint: Endpoint, owns_endpoint: bool) -> None:
         self._handle = handle
         self._bootstrap = bootstrap
-        self._card = card
-        self._owns_card = owns_card
+        self._endpoint = endpoint
+        self._owns_endpoint = owns_endpoint
         # A card that registers memory must forget it before it is freed, unless the system tells of that.
-        self._forgets = card.datapath != "udp" and not card._watched
+        self._forgets = endpoint.datapath != "udp" and not endpoint._watched
         self._owns_bootstrap = False
         self.progress_thread = progress_thread
         rank, size = ctypes.c_int(), ctypes.c_int()
@@ -72,9 +72,9 @@ class Communicator(Collectives):
         _open.add(self)
 
     @classmethod
-    def _owning(cls, bootstrap: Bootstrap, card: Card | None, options: dict[str, Any]) -> Communicator:
+    def _owning(cls, bootstrap: Bootstrap, endpoint: Endpoint | None, options: dict[str, Any]) -> Communicator:
         try:
-            made = cls(bootstrap, card, **options)
+            made = cls(bootstrap, endpoint, **options)
         except BaseException:
             bootstrap.close()
             raise
@@ -82,26 +82,26 @@ class Communicator(Collectives):
         return made
 
     @classmethod
-    def from_environment(cls, card: Card | None = None, **options: Any) -> Communicator:
+    def from_environment(cls, endpoint: Endpoint | None = None, **options: Any) -> Communicator:
         """All ranks that FLEXCAST_RANK, FLEXCAST_SIZE and FLEXCAST_STORE name. `options` are those of the class."""
-        return cls._owning(Bootstrap.from_environment(), card, options)
+        return cls._owning(Bootstrap.from_environment(), endpoint, options)
 
     @classmethod
-    def from_tcp(cls, address: str, rank: int, size: int, card: Card | None = None, *, timeout: float = 60.0, **options: Any) -> Communicator:
+    def from_tcp(cls, address: str, rank: int, size: int, endpoint: Endpoint | None = None, *, timeout: float = 60.0, **options: Any) -> Communicator:
         """Ranks that meet at `address` ("host:port"), where rank 0 listens."""
-        return cls._owning(Bootstrap.from_tcp(address, rank, size, timeout=timeout), card, options)
+        return cls._owning(Bootstrap.from_tcp(address, rank, size, timeout=timeout), endpoint, options)
 
     @classmethod
     def from_store(
-        cls, store: Store, rank: int, size: int, card: Card | None = None, *, prefix: str = "flexcast", timeout: float = 60.0, **options: Any
+        cls, store: Store, rank: int, size: int, endpoint: Endpoint | None = None, *, prefix: str = "flexcast", timeout: float = 60.0, **options: Any
     ) -> Communicator:
         """Ranks that meet in a key-value store with set(key, value) and get(key)."""
-        return cls._owning(Bootstrap.from_store(store, rank, size, prefix=prefix, timeout=timeout), card, options)
+        return cls._owning(Bootstrap.from_store(store, rank, size, prefix=prefix, timeout=timeout), endpoint, options)
 
     @classmethod
-    def from_mpi4py(cls, communicator: Any, card: Card | None = None, **options: Any) -> Communicator:
+    def from_mpi4py(cls, communicator: Any, endpoint: Endpoint | None = None, **options: Any) -> Communicator:
         """The ranks of an mpi4py communicator, or of anything with its allgather(), Get_rank() and Get_size()."""
-        return cls._owning(Bootstrap.from_mpi4py(communicator), card, options)
+        return cls._owning(Bootstrap.from_mpi4py(communicator), endpoint, options)
 
     def _live(self) -> ctypes.c_void_p:
         if not self._handle:
@@ -117,7 +117,7 @@ class Communicator(Collectives):
         if not handle:
             return None
         part = object.__new__(type(self))
-        part._adopt(handle, bootstrap, self.progress_thread, self._card, False)
+        part._adopt(handle, bootstrap, self.progress_thread, self._endpoint, False)
         return part
 
     def progress(self) -> bool:
@@ -150,8 +150,8 @@ class Communicator(Collectives):
         _open.discard(self)
         if self._owns_bootstrap:
             self._bootstrap.close()
-        if self._owns_card:
-            self._card.close()
+        if self._owns_endpoint:
+            self._endpoint.close()
 
     def _under_way(self) -> list[Any]:
         return [request for request in list(_pending.values()) if request._communicator is self]

@@ -56,15 +56,15 @@ class ExchangeFailed(Error):
     """The ranks did not come together."""
 
 
-class CardError(Error):
-    """The card, or its network interface, cannot be used."""
+class EndpointError(Error):
+    """The card or the network interface cannot be used."""
 
 
-class NotInstalled(CardError):
+class NotInstalled(EndpointError):
     """The libraries of the card are not installed."""
 
 
-class Unsupported(CardError):
+class Unsupported(EndpointError):
     """The card has not what the configuration asks for."""
 
 
@@ -107,12 +107,12 @@ OF_CODE: dict[int, type[Error]] = {
     113: Broken,
     116: Unsupported,
     117: NotInstalled,
-    118: CardError,
-    119: CardError,
-    121: CardError,
+    118: EndpointError,
+    119: EndpointError,
+    121: EndpointError,
     122: TimedOut,
-    124: CardError,
-    125: CardError,
+    124: EndpointError,
+    125: EndpointError,
     126: ConfigurationError,
     127: Unsupported,
     128: PeerFailed,

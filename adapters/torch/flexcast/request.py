@@ -106,9 +106,9 @@ class Request:
             if self._communicator._forgets:
                 # The program frees memory when it likes. While another operation uses it, this is refused, and that one
                 # does it.
-                card = self._communicator._card._live()
+                endpoint = self._communicator._endpoint._live()
                 for address, size in _ranges(self._keep):
-                    library().flexcast_buffer_invalidate(card, address, size)
+                    library().flexcast_buffer_invalidate(endpoint, address, size)
             self._keep = ()
 
     def _call(self, callback: Callable[[Request], None]) -> None:

@@ -432,10 +432,10 @@ def waiting(rank: int, size: int) -> int:
 def bootstraps(rank: int, size: int) -> int:
     """TCP, a key-value store, an Allgather of the program; split()."""
     checks = Checks()
-    with flexcast.Card.open("udp", "lo") as card:
-        checks.true(card.datapath == "udp")
-        with flexcast.Communicator.from_tcp(os.environ["FLEXCAST_STORE"], rank, size, card) as comm:
-            checks.refused(flexcast.Busy, "communicators", card.close)
+    with flexcast.Endpoint.open("udp", "lo") as endpoint:
+        checks.true(endpoint.datapath == "udp")
+        with flexcast.Communicator.from_tcp(os.environ["FLEXCAST_STORE"], rank, size, endpoint) as comm:
+            checks.refused(flexcast.Busy, "communicators", endpoint.close)
 
             class Store:
                 """Files of a folder."""
@@ -469,7 +469,7 @@ def bootstraps(rank: int, size: int) -> int:
                 def Get_size(self) -> int:
                     return size
 
-            for make in (lambda: flexcast.Communicator.from_store(Store(), rank, size, card), lambda: flexcast.Communicator.from_mpi4py(Mpi(), card)):
+            for make in (lambda: flexcast.Communicator.from_store(Store(), rank, size, endpoint), lambda: flexcast.Communicator.from_mpi4py(Mpi(), endpoint)):
                 with make() as other:
                     checks.true(bytes(other.allgather(bytes([rank]))) == bytes(range(size)))
             part = comm.split(rank % 2, -rank)
@@ -491,15 +491,15 @@ def bootstraps(rank: int, size: int) -> int:
                     raise OSError("the disk is gone")
 
             try:
-                flexcast.Communicator.from_store(Broken(), rank, size, card, prefix="broken", timeout=5)
+                flexcast.Communicator.from_store(Broken(), rank, size, endpoint, prefix="broken", timeout=5)
             except flexcast.Error as error:
                 checks.true(isinstance(error.__cause__, OSError), repr(error.__cause__))
             else:
                 raise AssertionError("a communicator over a store that fails")
-            checks.refused(flexcast.ConfigurationError, "no_such", flexcast.Communicator, comm._bootstrap, card, config={"no_such": 1})
+            checks.refused(flexcast.ConfigurationError, "no_such", flexcast.Communicator, comm._bootstrap, endpoint, config={"no_such": 1})
             # DPAs alone add fixed-point numbers, and none that is endless.
             for bound, kind, told in ((1.5, flexcast.ArgumentError, "sparse_aggregation be dpa"), ("inf", flexcast.ConfigurationError, "a finite number")):
-                checks.refused(kind, told, flexcast.Communicator, comm._bootstrap, card, config={"sparse.fixed_point": bound})
+                checks.refused(kind, told, flexcast.Communicator, comm._bootstrap, endpoint, config={"sparse.fixed_point": bound})
     return checks.count
 
 

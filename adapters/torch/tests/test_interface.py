@@ -81,7 +81,7 @@ class Header(unittest.TestCase):
         if compiler is None:
             self.skipTest("no C compiler: apt-get install gcc")
         structures = {
-            "flexcast_card_options": _abi.CardOptions,
+            "flexcast_endpoint_options": _abi.EndpointOptions,
             "flexcast_config": _abi.Config,
             "flexcast_store_functions": _abi.StoreFunctions,
             "flexcast_collective": _abi.Collective,
@@ -118,12 +118,12 @@ class Library(unittest.TestCase):
         self.assertIn("FLEXCAST_LIBRARY", said)
 
     def test_a_failure_has_its_class_and_code(self) -> None:
-        with self.assertRaises(flexcast.CardError) as caught:
-            flexcast.Card.open("udp", "no-such-interface")
+        with self.assertRaises(flexcast.EndpointError) as caught:
+            flexcast.Endpoint.open("udp", "no-such-interface")
         self.assertEqual(caught.exception.code, 124)
         self.assertIn("no-such-interface", str(caught.exception))
         with self.assertRaises(flexcast.Error):
-            flexcast.Card.open("no-such-datapath")
+            flexcast.Endpoint.open("no-such-datapath")
 
     def test_environment_without_variables(self) -> None:
         names = ("FLEXCAST_RANK", "FLEXCAST_SIZE", "FLEXCAST_STORE")

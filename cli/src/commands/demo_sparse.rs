@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use flexcast::bootstrap::{StoreConfig, TcpStore};
 use flexcast::reduce::{DataType, Operator, Reduction};
-use flexcast::{Allreduce, Card, Communicator, Config, Done, SparseOptions, UdpOptions};
+use flexcast::{Allreduce, Communicator, Config, Done, Endpoint, SparseOptions, UdpOptions};
 use flexcast_lab::perf::PerfError;
 use flexcast_lab::sim::text::table;
 use serde::Serialize;
@@ -66,8 +66,8 @@ fn are_sums(found: &[u8]) -> bool {
     })
 }
 
-fn measure(communicator: &Communicator, card: &Card, sparse: bool) -> Result<Seen, PerfError> {
-    let (mut send, mut receive) = (card.buffer(BYTES)?, card.buffer(BYTES)?);
+fn measure(communicator: &Communicator, endpoint: &Endpoint, sparse: bool) -> Result<Seen, PerfError> {
+    let (mut send, mut receive) = (endpoint.buffer(BYTES)?, endpoint.buffer(BYTES)?);
     fill(communicator.rank(), send.as_mut_slice()?);
     let mut seen = Seen { algorithm: String::new(), received_bytes: 0, times_us: Vec::new(), sums: Vec::new() };
     for _ in 0..TURNS {
@@ -84,7 +84,7 @@ fn measure(communicator: &Communicator, card: &Card, sparse: bool) -> Result<See
         send = match sent {
             Some(sent) => sent,
             // It comes back with its operation.
-            None => card.buffer(BYTES)?,
+            None => endpoint.buffer(BYTES)?,
         };
     }
     seen.sums = receive.as_slice()?.to_vec();
@@ -97,9 +97,9 @@ fn rank(rank: u32, address: &str, listener: Option<TcpListener>) -> anyhow::Resu
         Some(listener) => TcpStore::with_listener(listener, config)?,
         None => TcpStore::join(config)?,
     };
-    let card = Card::udp(&UdpOptions::default().interface("lo"))?;
-    let communicator = Communicator::create(&card, &mut store, Config::for_card(&card))?;
-    Ok([measure(&communicator, &card, false)?, measure(&communicator, &card, true)?])
+    let endpoint = Endpoint::udp(&UdpOptions::default().interface("lo"))?;
+    let communicator = Communicator::create(&endpoint, &mut store, Config::for_endpoint(&endpoint))?;
+    Ok([measure(&communicator, &endpoint, false)?, measure(&communicator, &endpoint, true)?])
 }
 
 /// Sums up by both ways.

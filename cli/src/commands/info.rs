@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
-use flexcast::{Card, Choice, Config, DEFAULT_PORT, SparseCost, Tuning, UdpOptions};
+use flexcast::{Choice, Config, DEFAULT_PORT, Endpoint, SparseCost, Tuning, UdpOptions};
 use flexcast_cli::out;
 use flexio::Provider;
 use serde_json::json;
@@ -26,8 +26,8 @@ pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
     }
     // What a program that begins with these variables would be refused for.
     Config::default().with_environment()?;
-    let card = Card::udp(&options)?;
-    let Some(interface) = card.interface() else { anyhow::bail!("the datapath udp has no interface") };
+    let endpoint = Endpoint::udp(&options)?;
+    let Some(interface) = endpoint.interface() else { anyhow::bail!("the datapath udp has no interface") };
     if args.check {
         return info_check::run(args, interface);
     }

@@ -130,7 +130,7 @@ mod tests {
             long_bytes: 9000,
             last: Duration::from_secs(1),
         };
-        let card = flexcast::Card::udp(&flexcast::UdpOptions::default().interface("lo")).unwrap();
+        let card = flexcast::Endpoint::udp(&flexcast::UdpOptions::default().interface("lo")).unwrap();
         let of = |arrival: MulticastArrival, seconds| {
             reason(&arrival, Duration::from_secs(seconds), card.interface().unwrap()).unwrap_or_default()
         };

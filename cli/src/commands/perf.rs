@@ -17,8 +17,8 @@ pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
     let mut store = TcpStore::from_env()?;
     agree(&mut store, &spec.options())?;
     // A rank that has no card, or wrong variables, lets the others know.
-    let card = or_refuse(&mut store, args.card.open())?;
-    let mut config = or_refuse(&mut store, Config::for_card(&card).with_environment())?;
+    let endpoint = or_refuse(&mut store, args.card.open())?;
+    let mut config = or_refuse(&mut store, Config::for_endpoint(&endpoint).with_environment())?;
     if let Some(chains) = args.chains {
         config = config.chains(chains);
     }
@@ -31,10 +31,10 @@ pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
     let longest = spec.sizes.iter().max().copied().unwrap_or(0);
     let most = longest.saturating_mul(store.size().into()).max(config.max_receive_bytes);
     config = config.max_receive_bytes(most);
-    let communicator = Communicator::create(&card, &mut store, config)?;
+    let communicator = Communicator::create(&endpoint, &mut store, config)?;
     let is_first = communicator.rank() == 0;
     if is_first {
-        let over = match (card.interface(), card.device()) {
+        let over = match (endpoint.interface(), endpoint.device()) {
             (Some(interface), _) => {
                 format!("{} ({}, MTU {} bytes)", interface.name(), interface.address(), interface.mtu_bytes())
             }
@@ -45,7 +45,7 @@ pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
         };
         let size = communicator.size();
         let ranks = if size == 1 { "rank" } else { "ranks" };
-        note!("{size} {ranks} over {over}, datapath {}; times are measured", card.datapath());
+        note!("{size} {ranks} over {over}, datapath {}; times are measured", endpoint.datapath());
         let control = communicator.control();
         if let Some(reason) = &control.reason {
             note!("the hosts carry the operations out, no service processes: {reason}");

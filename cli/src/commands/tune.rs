@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use comfy_table::{CellAlignment, Table, presets};
 use emu_observe::new_file;
 use flexcast::bootstrap::{Exchange as _, TcpStore};
-use flexcast::{Card, Config, Selection, UdpOptions};
+use flexcast::{Config, Endpoint, Selection, UdpOptions};
 use flexcast_cli::{note, out};
 use flexcast_lab::perf::agreement::agree;
 use flexcast_lab::tune::{self, Figure, Tuned, Way, WayFigure};
@@ -30,11 +30,12 @@ pub(super) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
     // They are measured.
     options.subgroups = None;
     options.tuning = None;
-    let card = or_refuse(&mut store, Card::udp(&options))?;
+    let endpoint = or_refuse(&mut store, Endpoint::udp(&options))?;
     // What is measured is the choice of algorithms: one that is named leaves none.
-    let base = or_refuse(&mut store, Config::for_card(&card).with_environment())?.algorithm(Selection::Automatic);
+    let base =
+        or_refuse(&mut store, Config::for_endpoint(&endpoint).with_environment())?.algorithm(Selection::Automatic);
     let shows_progress = is_first && std::io::stderr().is_terminal();
-    let tuned = tune::run(&card, &base, &mut store, &args.spec(), |text| {
+    let tuned = tune::run(&endpoint, &base, &mut store, &args.spec(), |text| {
         if shows_progress {
             note!("{text}");
         }

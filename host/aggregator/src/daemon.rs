@@ -5,14 +5,13 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use crate::server::{Server, Settings, Status};
-use flexcast::Card;
-use flexcast::bootstrap::Secret;
+use flexcast_bootstrap::Secret;
 use flexcast_daemon::http::Http;
 use flexcast_daemon::manager::{NotifyState, notify};
 use flexcast_daemon::signals::Signals;
 use flexcast_daemon::status::StatusSocket;
 use flexcast_daemon::{log, status};
-use flexio::Provider;
+use flexio::{ProtectionDomain, Provider};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -67,15 +66,14 @@ pub fn serve(args: &ServeArgs) -> Result<(), AggregatorError> {
 }
 
 /// Opens an RDMA card.
-fn card(device: &str, libraries: Option<&Path>) -> Result<Card, AggregatorError> {
+fn card(device: &str, libraries: Option<&Path>) -> Result<ProtectionDomain, AggregatorError> {
     let provider = match libraries {
         Some(folder) => Provider::from_folder(folder),
         None => Provider::rdma(),
     };
-    let opened = provider.map_err(flexcast::Error::from);
-    opened
-        .and_then(|provider| Card::verbs(&provider, device))
-        .map_err(|source| AggregatorError::Device { device: device.to_owned(), source: Box::new(source) })
+    provider
+        .and_then(|provider| ProtectionDomain::new(&provider.open_plain(device)?))
+        .map_err(|source| AggregatorError::Device { device: device.to_owned(), source })
 }
 
 fn run(

@@ -47,19 +47,16 @@ pub enum AggregatorError {
         /// What helps.
         next: &'static str,
     },
-    /// What was given as an RDMA card is a network interface.
-    #[error("aggregators: a network interface is no RDMA card: start without one, and ranks send by TCP")]
-    NoCard,
     /// The secret cannot be used.
     #[error(transparent)]
-    Secret(#[from] flexcast::bootstrap::SecretError),
+    Secret(#[from] flexcast_bootstrap::SecretError),
     /// The RDMA card cannot be opened.
     #[error("--device {device}: {source}")]
     Device {
         /// The device.
         device: String,
         /// Why.
-        source: Box<flexcast::Error>,
+        source: flexio::Error,
     },
     /// A thread has ended.
     #[error("a thread of aggregators has failed: see the log, and start the program again")]

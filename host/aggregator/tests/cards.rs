@@ -7,7 +7,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use flexcast::{Card, UdpOptions};
+use flexcast::{Endpoint, UdpOptions};
 use flexcast_aggregator::daemon::ask;
 use flexio::Provider;
 use nix::sys::signal::{Signal, kill};
@@ -29,8 +29,8 @@ fn provider() -> Provider {
 #[test]
 fn a_rank() {
     jobs::be_a_rank(|| match std::env::var_os(PLAIN) {
-        Some(_) => Card::udp(&UdpOptions::default().interface("lo")).expect("the loopback interface"),
-        None => Card::verbs(&provider(), "mlx5_0").expect("the card opens"),
+        Some(_) => Endpoint::udp(&UdpOptions::default().interface("lo")).expect("the loopback interface"),
+        None => Endpoint::verbs(&provider(), "mlx5_0").expect("the card opens"),
     });
 }
 

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use flexcast::{Card, UdpOptions};
+use flexcast::{Endpoint, UdpOptions};
 use flexcast_aggregator::daemon::ask;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -16,7 +16,7 @@ use jobs::{Daemon, all_name, all_say, free_port, job, job_with, names, until};
 /// No test of its own: a rank, which carries out the commands of its input.
 #[test]
 fn a_rank() {
-    jobs::be_a_rank(|| Card::udp(&UdpOptions::default().interface("lo")).unwrap());
+    jobs::be_a_rank(|| Endpoint::udp(&UdpOptions::default().interface("lo")).unwrap());
 }
 
 #[test]

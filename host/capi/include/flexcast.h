@@ -7,7 +7,7 @@
  *
  * - Every function that can fail returns a flexcast_status; flexcast_last_error() gives the value, the limit and the
  *   next step.
- * - Handles (flexcast_card *, ...) are numbers and never followed: one that was freed, or is another object's, is
+ * - Handles (flexcast_endpoint *, ...) are numbers and never followed: one that was freed, or is another object's, is
  *   refused.
  * - Every function may be called from every thread. Operations of a communicator are posted in the same order on all
  *   ranks: threads that post to one communicator agree on theirs.
@@ -22,8 +22,8 @@
  *   flexcast_test() that reports its end. One of flexcast_prepare() stays until flexcast_request_free().
  * - After fork() the library is the parent's: the child gets FLEXCAST_ERROR_FORKED from every function that returns
  *   a status, at once, and can neither use nor disturb what the parent has. A process that forks before its first
- *   card or bootstrap may use it in the child.
- * - Free in the order requests, communicators, bootstrap and card; another order is refused where it matters.
+ *   endpoint or bootstrap may use it in the child.
+ * - Free in the order requests, communicators, bootstrap and endpoint; another order is refused where it matters.
  */
 
 #ifndef FLEXCAST_H
@@ -833,7 +833,7 @@ typedef enum {
    */
   FLEXCAST_ERROR_INTERNAL = 8,
   /**
-   * The process was forked from one that uses the library. Cards and connections are that one's: in this process
+   * The process was forked from one that uses the library. Endpoints and connections are that one's: in this process
    * every function that returns a status returns this one, and changes nothing, until it calls exec().
    */
   FLEXCAST_ERROR_FORKED = 9,
@@ -981,15 +981,15 @@ typedef enum {
 typedef struct flexcast_bootstrap flexcast_bootstrap;
 
 /**
- * A card with or without the firmware on its DPA, or a network interface: one per process. Made by
- * flexcast_card_open().
- */
-typedef struct flexcast_card flexcast_card;
-
-/**
  * Ranks that broadcast and gather among one another. Made by flexcast_comm_create() or flexcast_comm_split().
  */
 typedef struct flexcast_comm flexcast_comm;
+
+/**
+ * What a process communicates through: a card with or without the firmware on its DPA, or a network interface. Made by
+ * flexcast_endpoint_open().
+ */
+typedef struct flexcast_endpoint flexcast_endpoint;
 
 /**
  * An operation: to be started, under way or over. One of flexcast_post() is freed by the flexcast_wait() or
@@ -1005,7 +1005,7 @@ typedef struct flexcast_request flexcast_request;
 typedef void (*flexcast_log_callback)(void *user, int level, const char *target, const char *text);
 
 /**
- * What flexcast_card_open() needs. To be initialised by flexcast_card_options_default().
+ * What flexcast_endpoint_open() needs. To be initialised by flexcast_endpoint_options_default().
  */
 typedef struct {
   /**
@@ -1059,7 +1059,7 @@ typedef struct {
    * datapath "udp".
    */
   const char *sparse_firmware_path;
-} flexcast_card_options;
+} flexcast_endpoint_options;
 
 /**
  * Gathers: gets `bytes` bytes at `mine`, as many on all ranks, and fills `all`, size times as long, with those of
@@ -1211,9 +1211,9 @@ typedef struct {
    */
   size_t size;
   /**
-   * The card; NULL: what the variables say.
+   * The endpoint; NULL: what the variables say.
    */
-  const flexcast_card_options *card;
+  const flexcast_endpoint_options *endpoint;
   /**
    * Parameters of the communicator; NULL: the defaults, and what the variables say.
    */
@@ -1237,7 +1237,7 @@ typedef struct {
 } flexcast_init_options;
 
 /**
- * What a communicator takes of its card, and what it has done.
+ * What a communicator takes of its endpoint's card, and what it has done.
  */
 typedef struct {
   /**
@@ -1348,7 +1348,7 @@ typedef struct {
    */
   uint64_t send_doorbells;
   /**
-   * Registrations of the card's cache that were there when asked for, and that had to be made.
+   * Registrations of the endpoint's cache that were there when asked for, and that had to be made.
    */
   uint64_t registration_hits;
   /**
@@ -1606,61 +1606,64 @@ flexcast_status flexcast_log(int level,
                              void *user);
 
 /**
- * The defaults: installed DOCA, first device, no firmware. `size` is sizeof(flexcast_card_options).
+ * The defaults: installed DOCA, first device, no firmware. `size` is sizeof(flexcast_endpoint_options).
  */
-flexcast_status flexcast_card_options_default(flexcast_card_options *options, size_t size);
+flexcast_status flexcast_endpoint_options_default(flexcast_endpoint_options *options, size_t size);
 
 /**
- * Opens a card and starts the firmware on its DPA, or opens a card without, or a network interface (`datapath`).
+ * Opens a card and starts the firmware on its DPA, or an RDMA card without firmware, or a network interface
+ * (`datapath`).
  * `options` may be NULL: the defaults, and what variables say.
  */
-flexcast_status flexcast_card_open(const flexcast_card_options *options,
-                                   flexcast_card **card);
+flexcast_status flexcast_endpoint_open(const flexcast_endpoint_options *options,
+                                       flexcast_endpoint **endpoint);
 
 /**
- * The same without blocking: `card` becomes a handle at once, which flexcast_card_test() and flexcast_card_close()
- * take until the card is open. A thread of the library opens it.
+ * The same without blocking: `endpoint` becomes a handle at once, which flexcast_endpoint_test() and
+ * flexcast_endpoint_close() take until it is open. A thread of the library opens it.
  */
-flexcast_status flexcast_card_open_begin(const flexcast_card_options *options,
-                                         flexcast_card **card);
+flexcast_status flexcast_endpoint_open_begin(const flexcast_endpoint_options *options,
+                                             flexcast_endpoint **endpoint);
 
 /**
- * Whether a card is open (`ready` becomes 1) or not yet (0). If it could not be opened the status says why, now and
- * later; then it is only to be closed.
+ * Whether an endpoint is open (`ready` becomes 1) or not yet (0). If it could not be opened the status says why, now
+ * and later; then it is only to be closed.
  */
-flexcast_status flexcast_card_test(flexcast_card *card,
-                                   int *ready);
+flexcast_status flexcast_endpoint_test(flexcast_endpoint *endpoint,
+                                       int *ready);
 
 /**
- * What moves the data of a card's communicators: "dpa", "verbs" or "udp". The text belongs to the library and lasts.
+ * What moves the data of an endpoint's communicators: "dpa", "verbs" or "udp". The text belongs to the library and
+ * lasts.
  */
-flexcast_status flexcast_card_datapath(flexcast_card *card,
-                                       const char **name);
+flexcast_status flexcast_endpoint_datapath(flexcast_endpoint *endpoint,
+                                           const char **name);
 
 /**
- * Closes a card. Refused (FLEXCAST_ERROR_BUSY) while it has communicators. One that is being opened is closed as soon
- * as it is open. An RDMA card still answers peers of communicators that were freed a moment ago; this waits for the
- * rest of that moment, 16.8 ms at most with default settings, 100 ms with any. A program that ends without closing its
- * cards may leave peers without their last acknowledgement: then their operation fails though this rank has all bytes.
+ * Closes an endpoint. Refused (FLEXCAST_ERROR_BUSY) while it has communicators. One that is being opened is closed as
+ * soon as it is open. An RDMA card still answers peers of communicators that were freed a moment ago; this waits for
+ * the rest of that moment, 16.8 ms at most with default settings, 100 ms with any. A program that ends without closing
+ * its endpoints may leave peers without their last acknowledgement: then their operation fails though this rank has
+ * all bytes.
  */
-flexcast_status flexcast_card_close(flexcast_card *card);
+flexcast_status flexcast_endpoint_close(flexcast_endpoint *endpoint);
 
 /**
- * Registers memory with a card before its first use, which is the expensive part of it. Not needed: operations
+ * Registers memory with an endpoint before its first use, which is the expensive part of it. Not needed: operations
  * register what they are given, and the registration is kept. The memory stays allocated until
- * flexcast_buffer_invalidate() or flexcast_card_close().
+ * flexcast_buffer_invalidate() or flexcast_endpoint_close().
  */
-flexcast_status flexcast_register(flexcast_card *card,
+flexcast_status flexcast_register(flexcast_endpoint *endpoint,
                                   void *buffer,
                                   size_t bytes);
 
 /**
- * Forgets registrations. Unless the memory is watched (`memory_watch` in flexcast_card_options), to be called before
- * memory is freed or unmapped that an operation has used or flexcast_register() has registered; otherwise what is
- * allocated there later would be sent from, or received into, pages that are not its own. Refused
+ * Forgets registrations. Unless the memory is watched (`memory_watch` in flexcast_endpoint_options), to be called
+ * before memory is freed or unmapped that an operation has used or flexcast_register() has registered; otherwise what
+ * is allocated there later would be sent from, or received into, pages that are not its own. Refused
  * (FLEXCAST_ERROR_BUSY) while an operation uses the memory: it must not be freed then.
  */
-flexcast_status flexcast_buffer_invalidate(flexcast_card *card,
+flexcast_status flexcast_buffer_invalidate(flexcast_endpoint *endpoint,
                                            const void *buffer,
                                            size_t bytes);
 
@@ -1737,7 +1740,7 @@ flexcast_status flexcast_config_default(flexcast_config *config,
  * `transport` and others take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. The value is
  * copied. FLEXCAST_ERROR_CONFIG for a name that there is not, or a value that it cannot have: the structure is as it
  * was, and flexcast_last_error() has the name, the value, and what it may be or the name that is most like it. A
- * setting that the card's datapath does not use is refused when the communicator is made.
+ * setting that the endpoint's datapath does not use is refused when the communicator is made.
  */
 flexcast_status flexcast_config_set(flexcast_config *config,
                                     const char *name,
@@ -1748,7 +1751,7 @@ flexcast_status flexcast_config_set(flexcast_config *config,
  * defaults, and what variables say). It blocks as long as the bootstrap's exchanges do. A rank that fails is named by
  * all others.
  */
-flexcast_status flexcast_comm_create(flexcast_card *card,
+flexcast_status flexcast_comm_create(flexcast_endpoint *endpoint,
                                      flexcast_bootstrap *bootstrap,
                                      const flexcast_config *config,
                                      flexcast_comm **comm);
@@ -1757,7 +1760,7 @@ flexcast_status flexcast_comm_create(flexcast_card *card,
  * The same without blocking: `comm` becomes a handle at once, which flexcast_comm_test() and flexcast_comm_free() take
  * until the communicator is ready. The configuration need not stay.
  */
-flexcast_status flexcast_comm_create_begin(flexcast_card *card,
+flexcast_status flexcast_comm_create_begin(flexcast_endpoint *endpoint,
                                            flexcast_bootstrap *bootstrap,
                                            const flexcast_config *config,
                                            flexcast_comm **comm);
@@ -1795,9 +1798,9 @@ flexcast_status flexcast_comm_test(flexcast_comm *comm,
 /**
  * Frees a communicator; the others need not be asked. Its progress thread, if it has one, has ended when this returns,
  * unless it is the one that calls. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
- * cancel it and wait. One of flexcast_init() closes its card, and is refused while the card has others. One that is
- * being made is given up: then the bootstrap can only be freed, too, and the others
- * learn it by their own bounds.
+ * cancel it and wait. One of flexcast_init() closes its endpoint, and is refused while the endpoint has others. One
+ * that is being made is given up: then the bootstrap can only be freed, too, and the others learn it by their own
+ * bounds.
  */
 flexcast_status flexcast_comm_free(flexcast_comm *comm);
 
@@ -1807,9 +1810,9 @@ flexcast_status flexcast_comm_free(flexcast_comm *comm);
 flexcast_status flexcast_comm_rank(flexcast_comm *comm, int *rank, int *size);
 
 /**
- * The card of a communicator, as flexcast_comm_create() got it or flexcast_init() has opened it.
+ * The endpoint of a communicator, as flexcast_comm_create() got it or flexcast_init() has opened it.
  */
-flexcast_status flexcast_comm_card(flexcast_comm *comm, flexcast_card **card);
+flexcast_status flexcast_comm_endpoint(flexcast_comm *comm, flexcast_endpoint **endpoint);
 
 /**
  * Which control carries the operations of a communicator, one of FLEXCAST_CONTROL_*, alike on all ranks. `reason` (may
@@ -1844,11 +1847,11 @@ flexcast_status flexcast_comm_event_fd(flexcast_comm *comm,
                                        int *descriptor);
 
 /**
- * Opens the card, meets the other ranks, and makes the communicator of all of them: flexcast_card_open(),
+ * Opens the endpoint, meets the other ranks, and makes the communicator of all of them: flexcast_endpoint_open(),
  * flexcast_bootstrap_environment() and flexcast_comm_create() in one. `options` may be NULL. flexcast_comm_free() of
- * this communicator closes the card, too; flexcast_comm_card() gives it, for flexcast_buffer_invalidate() and others.
- * flexcast_comm_split() takes NULL as its bootstrap. A process that opens its card itself, or makes more than one
- * communicator of all ranks, calls the three functions.
+ * this communicator closes the endpoint, too; flexcast_comm_endpoint() gives it, for flexcast_buffer_invalidate() and
+ * others. flexcast_comm_split() takes NULL as its bootstrap. A process that opens its endpoint itself, or makes more
+ * than one communicator of all ranks, calls the three functions.
  */
 flexcast_status flexcast_init(const flexcast_init_options *options,
                               flexcast_comm **comm);

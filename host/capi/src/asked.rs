@@ -1,12 +1,12 @@
-//! Options of flexcast_card_open() as read, with the environment for those that the program leaves open.
+//! Options of flexcast_endpoint_open() as read, with the environment for those that the program leaves open.
 
 use std::ffi::{OsString, c_char};
 use std::path::Path;
 
-use flexcast_rust::{Card, Firmware};
+use flexcast_rust::{Endpoint, Firmware};
 use flexio::Provider;
 
-use crate::card::{CARD_DEFAULTS, OpenCard, flexcast_card_options};
+use crate::endpoint::{ENDPOINT_DEFAULTS, OpenEndpoint, flexcast_endpoint_options};
 use crate::fault::Fault;
 use crate::memory::{sized, text};
 use crate::status::flexcast_status::*;
@@ -27,7 +27,7 @@ enum Datapath {
 
 impl Datapath {
     /// By its name in the options, or else in the environment.
-    fn choose(named: Option<&str>, variable: Option<&str>, names_a_card: bool) -> Result<Self, Fault> {
+    fn choose(named: Option<&str>, variable: Option<&str>, names_an_endpoint: bool) -> Result<Self, Fault> {
         let (name, from) = match named {
             Some(name) => (name, "datapath"),
             None => (variable.unwrap_or_default(), "FLEXCAST_DATAPATH"),
@@ -37,7 +37,7 @@ impl Datapath {
             "verbs" => Ok(Self::Verbs),
             "udp" => Ok(Self::Udp),
             "auto" => Ok(Self::Auto),
-            "" if names_a_card => Ok(Self::Dpa),
+            "" if names_an_endpoint => Ok(Self::Dpa),
             "" => Ok(Self::Udp),
             other => {
                 let text = format!("{from} is {other:?}: must be dpa, verbs, udp or auto");
@@ -108,11 +108,11 @@ impl Asked {
     /// # Safety
     /// Null or options as long as they say, whose pointers are null or what their fields' comments say.
     pub(crate) unsafe fn read(
-        options: *const flexcast_card_options,
+        options: *const flexcast_endpoint_options,
         read: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Self, Fault> {
         // SAFETY: null, or a structure that begins with its size.
-        let options = unsafe { sized(options, CARD_DEFAULTS, "options") }?;
+        let options = unsafe { sized(options, ENDPOINT_DEFAULTS, "options") }?;
         let owned = |pointer: *const c_char, what| {
             // SAFETY: null or a C string, for the duration of the call.
             unsafe { text(pointer, what) }.map(|text| text.map(str::to_owned))
@@ -139,54 +139,54 @@ impl Asked {
         };
         let sparse = given(options.sparse_firmware_path, "sparse_firmware_path", SPARSE_FIRMWARE)?;
         let named = owned(options.datapath, "datapath")?;
-        let names_a_card = firmware.is_some() || [&path, &libraries, &device].iter().any(|given| given.is_some());
+        let names_an_endpoint = firmware.is_some() || [&path, &libraries, &device].iter().any(|given| given.is_some());
         let by_variable = variable("FLEXCAST_DATAPATH", &read)?;
-        let datapath = Datapath::choose(named.as_deref(), by_variable.as_deref(), names_a_card)?;
+        let datapath = Datapath::choose(named.as_deref(), by_variable.as_deref(), names_an_endpoint)?;
         let interface = owned(options.interface_name, "interface_name")?;
         let watch = owned(options.memory_watch, "memory_watch")?;
         let watched = is_watched(watch.as_deref(), variable("FLEXCAST_MEMORY_WATCH", &read)?.as_deref())?;
         Ok(Self { libraries, device, path, firmware, sparse, interface, datapath, watched })
     }
 
-    pub(crate) fn open(&self) -> Result<OpenCard, Fault> {
+    pub(crate) fn open(&self) -> Result<OpenEndpoint, Fault> {
         let interface = self.interface.as_deref();
         match self.datapath {
             Datapath::Dpa => self.dpa(),
             Datapath::Verbs => self.verbs(),
-            Datapath::Udp => OpenCard::udp(interface),
+            Datapath::Udp => OpenEndpoint::udp(interface),
             Datapath::Auto => self
                 .dpa()
                 .inspect_err(|fault| tracing::info!(reason = fault.text, "no DPA with the firmware"))
                 .or_else(|_| self.verbs())
                 .inspect_err(|fault| tracing::info!(reason = fault.text, "no RDMA card"))
-                .or_else(|_| OpenCard::udp(interface)),
+                .or_else(|_| OpenEndpoint::udp(interface)),
         }
     }
 
     /// An RDMA card, without firmware on its DPA.
-    fn verbs(&self) -> Result<OpenCard, Fault> {
+    fn verbs(&self) -> Result<OpenEndpoint, Fault> {
         let provider = self.provider(if self.sparse.is_some() { Provider::system } else { Provider::rdma })?;
         let device = self.device(&provider)?;
-        let card =
-            Card::verbs(&provider, &device).map_err(|error| Given::blame(self.device.as_ref(), Fault::from(error)))?;
-        self.opened(card)
+        let endpoint = Endpoint::verbs(&provider, &device)
+            .map_err(|error| Given::blame(self.device.as_ref(), Fault::from(error)))?;
+        self.opened(endpoint)
     }
 
     /// A card that is open; starts image `sparse` on its DPA, if that is given.
-    fn opened(&self, card: Card) -> Result<OpenCard, Fault> {
+    fn opened(&self, endpoint: Endpoint) -> Result<OpenEndpoint, Fault> {
         if let Some(given) = &self.sparse {
             let name = &given.value;
             let blame = |fault| Given::blame(Some(given), fault);
             let elf = flexcast_files::bytes(name.as_ref(), flexcast_files::IMAGE).map_err(|error| {
                 blame(Fault::new(FLEXCAST_ERROR_FIRMWARE, format!("firmware {name} cannot be read: {error}")))
             })?;
-            card.start_aggregators(Firmware { name, elf: &elf }).map_err(|error| blame(Fault::from(error)))?;
+            endpoint.start_aggregators(Firmware { name, elf: &elf }).map_err(|error| blame(Fault::from(error)))?;
         }
-        OpenCard::of(card, self.watched)
+        OpenEndpoint::of(endpoint, self.watched)
     }
 
     /// A card whose DPA runs the firmware.
-    fn dpa(&self) -> Result<OpenCard, Fault> {
+    fn dpa(&self) -> Result<OpenEndpoint, Fault> {
         let path = Given::text(self.path.as_ref());
         let read;
         let (name, elf) = match &self.firmware {
@@ -204,12 +204,12 @@ impl Asked {
         };
         let provider = self.provider(Provider::system)?;
         let device = self.device(&provider)?;
-        let card = Card::open(&provider, &device, Firmware { name, elf }).map_err(|error| {
+        let endpoint = Endpoint::open(&provider, &device, Firmware { name, elf }).map_err(|error| {
             let fault = Fault::from(error);
             // Which of the two is wrong, the text says.
             Given::blame(self.path.as_ref(), Given::blame(self.device.as_ref(), fault))
         })?;
-        self.opened(card)
+        self.opened(endpoint)
     }
 
     /// The libraries in a folder, or those that `installed` finds.
@@ -222,7 +222,7 @@ impl Asked {
             let mut fault = Fault::from(flexcast_rust::Error::from(error));
             fault
                 .text
-                .push_str(" (`libraries` in flexcast_card_options, or FLEXCAST_LIBRARIES, names a folder of them)");
+                .push_str(" (`libraries` in flexcast_endpoint_options, or FLEXCAST_LIBRARIES, names a folder of them)");
             fault
         })
     }
@@ -266,7 +266,7 @@ mod tests {
     }
 
     /// What is asked for by options and an environment of one's own.
-    fn asked(options: flexcast_card_options, variables: &[(&str, &str)]) -> Asked {
+    fn asked(options: flexcast_endpoint_options, variables: &[(&str, &str)]) -> Asked {
         let read = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
         // SAFETY: whole options with C strings.
         unsafe { Asked::read(&raw const options, read) }.map_err(|fault| fault.text).unwrap()
@@ -274,21 +274,21 @@ mod tests {
 
     #[test]
     fn variables_stand_in_for_what_the_options_leave_open() {
-        let none = asked(CARD_DEFAULTS, &[(DEVICE, ""), (LIBRARIES, ""), (FIRMWARE, "")]);
+        let none = asked(ENDPOINT_DEFAULTS, &[(DEVICE, ""), (LIBRARIES, ""), (FIRMWARE, "")]);
         assert_eq!((none.device, none.libraries, none.path, none.datapath), (None, None, None, Datapath::Udp));
         let all = [(DEVICE, "mlx5_1"), (LIBRARIES, "/l"), (FIRMWARE, "/f.elf"), (SPARSE_FIRMWARE, "/s.elf")];
-        let by_variable = asked(CARD_DEFAULTS, &all);
+        let by_variable = asked(ENDPOINT_DEFAULTS, &all);
         let given = |value: &str, from| Some(Given { value: value.to_owned(), from });
         assert_eq!(by_variable.device, given("mlx5_1", DEVICE));
         assert_eq!(by_variable.libraries, given("/l", LIBRARIES));
         assert_eq!((by_variable.path, by_variable.datapath), (given("/f.elf", FIRMWARE), Datapath::Dpa));
-        let options = flexcast_card_options {
+        let options = flexcast_endpoint_options {
             device: c"mlx5_7".as_ptr(),
             libraries: c"/mine".as_ptr(),
             firmware_path: c"mine.elf".as_ptr(),
             datapath: c"verbs".as_ptr(),
             sparse_firmware_path: c"sparse.elf".as_ptr(),
-            ..CARD_DEFAULTS
+            ..ENDPOINT_DEFAULTS
         };
         assert_eq!(by_variable.sparse, given("/s.elf", SPARSE_FIRMWARE));
         let by_option = asked(options, &all);
@@ -298,7 +298,8 @@ mod tests {
         assert_eq!((by_option.path, by_option.datapath), (given("mine.elf", "firmware_path"), Datapath::Verbs));
         // An image in memory has no file.
         let image = [1u8, 2];
-        let options = flexcast_card_options { firmware: image.as_ptr().cast(), firmware_bytes: 2, ..CARD_DEFAULTS };
+        let options =
+            flexcast_endpoint_options { firmware: image.as_ptr().cast(), firmware_bytes: 2, ..ENDPOINT_DEFAULTS };
         let in_memory = asked(options, &all);
         assert_eq!((in_memory.path, in_memory.firmware.as_deref()), (None, Some(&image[..])));
     }
@@ -306,27 +307,28 @@ mod tests {
     #[test]
     fn errors_name_the_variable_that_they_come_from() {
         let failure = |asked: Asked| asked.open().map(drop).unwrap_err();
-        let fault = failure(asked(CARD_DEFAULTS, &[(FIRMWARE, "/no/such.elf")]));
+        let fault = failure(asked(ENDPOINT_DEFAULTS, &[(FIRMWARE, "/no/such.elf")]));
         assert_eq!(fault.status, FLEXCAST_ERROR_FIRMWARE);
         assert!(
             fault.text.contains("cannot be read") && fault.text.contains("(FLEXCAST_FIRMWARE is \"/no/such.elf\")"),
             "{}",
             fault.text
         );
-        let options = flexcast_card_options { firmware_path: c"/no/such.elf".as_ptr(), ..CARD_DEFAULTS };
+        let options = flexcast_endpoint_options { firmware_path: c"/no/such.elf".as_ptr(), ..ENDPOINT_DEFAULTS };
         let fault = failure(asked(options, &[(FIRMWARE, "/another.elf")]));
         assert!(fault.text.contains("/no/such.elf") && !fault.text.contains("FLEXCAST_FIRMWARE"), "{}", fault.text);
-        let fault = failure(asked(CARD_DEFAULTS, &[("FLEXCAST_DATAPATH", "verbs"), (LIBRARIES, "/no/such/folder")]));
+        let fault =
+            failure(asked(ENDPOINT_DEFAULTS, &[("FLEXCAST_DATAPATH", "verbs"), (LIBRARIES, "/no/such/folder")]));
         assert_eq!(fault.status, FLEXCAST_ERROR_NOT_INSTALLED);
         assert!(fault.text.contains("/no/such/folder") && fault.text.contains("FLEXCAST_LIBRARIES"), "{}", fault.text);
-        let fault = failure(asked(CARD_DEFAULTS, &[("FLEXCAST_DATAPATH", "dpa")]));
+        let fault = failure(asked(ENDPOINT_DEFAULTS, &[("FLEXCAST_DATAPATH", "dpa")]));
         assert!(
             fault.status == FLEXCAST_ERROR_FIRMWARE && fault.text.contains("nor FLEXCAST_FIRMWARE is given"),
             "{}",
             fault.text
         );
         let wrong = |name: &str| (name == DEVICE).then(|| OsString::from_vec(vec![b'm', 0xFF]));
-        let options = CARD_DEFAULTS;
+        let options = ENDPOINT_DEFAULTS;
         // SAFETY: whole options without texts.
         let fault = unsafe { Asked::read(&raw const options, wrong) }.map(drop).unwrap_err();
         assert!(

@@ -21,7 +21,7 @@ struct Inner {
     last: u64,
 }
 
-/// What operations of a card use, so that none gets in another's way.
+/// What operations of an endpoint use, so that none gets in another's way.
 #[derive(Default)]
 pub(crate) struct Claims(Mutex<Inner>);
 

@@ -9,9 +9,9 @@ use flexcast_rust::Communicator;
 use nix::sys::eventfd::EventFd;
 
 use crate::bootstrap::{Bootstrap, flexcast_bootstrap};
-use crate::card::{CardSlot, CardUse, OpenCard, flexcast_card};
 use crate::config::{self, flexcast_config, number_of};
 use crate::creation::Creation;
+use crate::endpoint::{EndpointSlot, EndpointUse, OpenEndpoint, flexcast_endpoint};
 use crate::event;
 use crate::fault::{Fault, call};
 use crate::handle::{self, Code, Kind};
@@ -28,13 +28,13 @@ pub const FLEXCAST_UNDEFINED: i32 = -1;
 
 /// Memory of failed operations that the card could not be made to let go.
 struct Held {
-    card: CardUse,
+    endpoint: EndpointUse,
     claims: Vec<u64>,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.card.card().claims.release(&self.claims);
+        self.endpoint.endpoint().claims.release(&self.claims);
     }
 }
 
@@ -76,13 +76,13 @@ impl Ready {
 /// A communicator, and what it stands on.
 pub(crate) struct Group {
     stage: RwLock<Stage>,
-    card: Arc<OpenCard>,
-    /// The handle of the card.
-    card_handle: usize,
+    endpoint: Arc<OpenEndpoint>,
+    /// The handle of the endpoint.
+    endpoint_handle: usize,
     /// What flexcast_init() has made with it, and others have made by it.
     bootstrap: Option<Arc<Bootstrap>>,
-    /// Whether the card is closed with it.
-    owns_card: bool,
+    /// Whether the endpoint is closed with it.
+    owns_endpoint: bool,
     /// None once it is freed: requests may outlive it.
     held: Mutex<Option<Held>>,
     /// Operations that are not over.
@@ -97,15 +97,15 @@ impl Kind for Group {
 }
 
 impl Group {
-    fn new(stage: Stage, card: CardUse, card_handle: *mut flexcast_card) -> Self {
-        let open = Arc::clone(card.card());
-        let held = Mutex::new(Some(Held { card, claims: Vec::new() }));
+    fn new(stage: Stage, endpoint: EndpointUse, endpoint_handle: *mut flexcast_endpoint) -> Self {
+        let open = Arc::clone(endpoint.endpoint());
+        let held = Mutex::new(Some(Held { endpoint, claims: Vec::new() }));
         Self {
             stage: RwLock::new(stage),
-            card: open,
-            card_handle: card_handle.addr(),
+            endpoint: open,
+            endpoint_handle: endpoint_handle.addr(),
             bootstrap: None,
-            owns_card: false,
+            owns_endpoint: false,
             held,
             under_way: AtomicU32::new(0),
             ended: OnceLock::new(),
@@ -113,17 +113,17 @@ impl Group {
     }
 
     /// A part of this one.
-    fn part(&self, stage: Stage, card: CardUse) -> Arc<Self> {
+    fn part(&self, stage: Stage, endpoint: EndpointUse) -> Arc<Self> {
         let bootstrap = self.bootstrap.clone();
-        Arc::new(Self { bootstrap, ..Self::new(stage, card, self.card_handle()) })
+        Arc::new(Self { bootstrap, ..Self::new(stage, endpoint, self.endpoint_handle()) })
     }
 
-    fn card_handle(&self) -> *mut flexcast_card {
-        std::ptr::without_provenance_mut(self.card_handle)
+    fn endpoint_handle(&self) -> *mut flexcast_endpoint {
+        std::ptr::without_provenance_mut(self.endpoint_handle)
     }
 
-    pub(crate) fn card(&self) -> &Arc<OpenCard> {
-        &self.card
+    pub(crate) fn endpoint(&self) -> &Arc<OpenEndpoint> {
+        &self.endpoint
     }
 
     /// An operation begins: until it has ended the communicator stays.
@@ -144,7 +144,7 @@ impl Group {
         if held {
             self.held().iter_mut().for_each(|kept| kept.claims.extend(claims));
         } else {
-            self.card().claims.release(claims);
+            self.endpoint().claims.release(claims);
         }
         self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
@@ -223,11 +223,11 @@ impl Group {
     fn free(&self) -> Result<(), Fault> {
         let taken = {
             let mut stage = self.stage.write().map_err(|_| poisoned())?;
-            let others = self.card.users().saturating_sub(1);
-            if self.owns_card && others > 0 {
+            let others = self.endpoint.users().saturating_sub(1);
+            if self.owns_endpoint && others > 0 {
                 let text = format!(
-                    "the card is closed with this communicator of flexcast_init(), and has {others} others: free them \
-                     first"
+                    "the endpoint is closed with this communicator of flexcast_init(), and has {others} others: free \
+                     them first"
                 );
                 return Err(Fault::new(FLEXCAST_ERROR_BUSY, text));
             }
@@ -247,9 +247,9 @@ impl Group {
         // Outside of the lock: a progress thread ends, which may be in a callback.
         drop(taken);
         drop(self.held().take());
-        if self.owns_card {
+        if self.owns_endpoint {
             // Who has closed it before has freed the handle.
-            let _ = handle::remove::<CardSlot>(self.card_handle());
+            let _ = handle::remove::<EndpointSlot>(self.endpoint_handle());
         }
         Ok(())
     }
@@ -261,15 +261,15 @@ pub(crate) struct World;
 impl World {
     /// Its handle, once it is made.
     pub(crate) fn handle(
-        card: Arc<CardSlot>,
+        endpoint: Arc<EndpointSlot>,
         bootstrap: Arc<Bootstrap>,
         made: Option<Communicator>,
-        used: CardUse,
+        used: EndpointUse,
     ) -> Result<*mut flexcast_comm, Fault> {
-        let card_handle = handle::insert(card)?;
-        let group = Group::new(made_of(made), used, card_handle);
-        handle::insert(Arc::new(Group { bootstrap: Some(bootstrap), owns_card: true, ..group }))
-            .inspect_err(|_| drop(handle::remove::<CardSlot>(card_handle)))
+        let endpoint_handle = handle::insert(endpoint)?;
+        let group = Group::new(made_of(made), used, endpoint_handle);
+        handle::insert(Arc::new(Group { bootstrap: Some(bootstrap), owns_endpoint: true, ..group }))
+            .inspect_err(|_| drop(handle::remove::<EndpointSlot>(endpoint_handle)))
     }
 }
 
@@ -281,25 +281,25 @@ fn poisoned() -> Fault {
     Fault::new(FLEXCAST_ERROR_INTERNAL, "the communicator cannot be used any more: a call of it panicked")
 }
 
-/// What is being made, and the use of the card for it.
-type Making = (Creation<Option<Communicator>>, CardUse);
+/// What is being made, and the use of the endpoint for it.
+type Making = (Creation<Option<Communicator>>, EndpointUse);
 
 /// Begins to make a communicator.
 ///
 /// # Safety
 /// `config` is null or a configuration of the caller, as long as it says.
 pub(crate) unsafe fn create(
-    card: &Arc<OpenCard>,
+    endpoint: &Arc<OpenEndpoint>,
     bootstrap: &Arc<Bootstrap>,
     config: *const flexcast_config,
 ) -> Result<Making, Fault> {
     // SAFETY: by this function's contract.
-    let config = unsafe { config::read(config, card.card()) }?;
+    let config = unsafe { config::read(config, endpoint.endpoint()) }?;
     let mut in_use = bootstrap.take()?;
-    // Both the thread and the handle use the card.
-    let (used, by_thread) = (CardUse::new(card), CardUse::new(card));
+    // Both the thread and the handle use the endpoint.
+    let (used, by_thread) = (EndpointUse::new(endpoint), EndpointUse::new(endpoint));
     let creation = Creation::start(bootstrap.gatherer(), move || {
-        let made = Communicator::create(by_thread.card().card(), in_use.exchange()?, config)?;
+        let made = Communicator::create(by_thread.endpoint().endpoint(), in_use.exchange()?, config)?;
         drop((in_use, by_thread));
         Ok(Some(made))
     })?;
@@ -311,13 +311,13 @@ pub(crate) unsafe fn create(
 /// # Safety
 /// As for [`create`].
 unsafe fn create_by(
-    card: *mut flexcast_card,
+    endpoint: *mut flexcast_endpoint,
     bootstrap: *mut flexcast_bootstrap,
     config: *const flexcast_config,
 ) -> Result<Making, Fault> {
-    let card = handle::get::<CardSlot>(card)?.open()?;
+    let endpoint = handle::get::<EndpointSlot>(endpoint)?.open()?;
     // SAFETY: by this function's contract.
-    unsafe { create(&card, &handle::get::<Bootstrap>(bootstrap)?, config) }
+    unsafe { create(&endpoint, &handle::get::<Bootstrap>(bootstrap)?, config) }
 }
 
 /// Begins to part the ranks of a communicator.
@@ -329,7 +329,7 @@ fn split(group: &Arc<Group>, bootstrap: *mut flexcast_bootstrap, color: c_int, k
     let colour = if color == FLEXCAST_UNDEFINED { None } else { Some(count(color, "color")?) };
     let whole = group.with(|communicator| Ok(communicator.clone()))?;
     let mut in_use = bootstrap.take()?;
-    let (used, by_thread) = (CardUse::new(&group.card), CardUse::new(&group.card));
+    let (used, by_thread) = (EndpointUse::new(&group.endpoint), EndpointUse::new(&group.endpoint));
     let creation = Creation::start(bootstrap.gatherer(), move || {
         let made = whole.split(in_use.exchange()?, colour, key)?;
         drop((in_use, whole, by_thread));
@@ -343,7 +343,7 @@ fn split(group: &Arc<Group>, bootstrap: *mut flexcast_bootstrap, color: c_int, k
 /// all others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_create(
-    card: *mut flexcast_card,
+    endpoint: *mut flexcast_endpoint,
     bootstrap: *mut flexcast_bootstrap,
     config: *const flexcast_config,
     comm: *mut *mut flexcast_comm,
@@ -352,9 +352,9 @@ pub unsafe extern "C" fn flexcast_comm_create(
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(comm, "comm") }?;
         // SAFETY: as the header asks of the caller.
-        let (creation, used) = unsafe { create_by(card, bootstrap, config) }?;
+        let (creation, used) = unsafe { create_by(endpoint, bootstrap, config) }?;
         let stage = made_of(creation.wait()?);
-        place.put(handle::insert(Arc::new(Group::new(stage, used, card)))?);
+        place.put(handle::insert(Arc::new(Group::new(stage, used, endpoint)))?);
         Ok(())
     })
 }
@@ -363,7 +363,7 @@ pub unsafe extern "C" fn flexcast_comm_create(
 /// until the communicator is ready. The configuration need not stay.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_create_begin(
-    card: *mut flexcast_card,
+    endpoint: *mut flexcast_endpoint,
     bootstrap: *mut flexcast_bootstrap,
     config: *const flexcast_config,
     comm: *mut *mut flexcast_comm,
@@ -372,8 +372,8 @@ pub unsafe extern "C" fn flexcast_comm_create_begin(
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(comm, "comm") }?;
         // SAFETY: as the header asks of the caller.
-        let (creation, used) = unsafe { create_by(card, bootstrap, config) }?;
-        place.put(handle::insert(Arc::new(Group::new(Stage::Making(Arc::new(creation)), used, card)))?);
+        let (creation, used) = unsafe { create_by(endpoint, bootstrap, config) }?;
+        place.put(handle::insert(Arc::new(Group::new(Stage::Making(Arc::new(creation)), used, endpoint)))?);
         Ok(())
     })
 }
@@ -394,9 +394,9 @@ pub unsafe extern "C" fn flexcast_comm_split(
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(part, "part") }?;
         let group = handle::get::<Group>(comm)?;
-        let (creation, card) = split(&group, bootstrap, color, key)?;
+        let (creation, endpoint) = split(&group, bootstrap, color, key)?;
         let handle = match creation.wait()? {
-            Some(communicator) => handle::insert(group.part(Stage::Ready(Ready::new(communicator)), card))?,
+            Some(communicator) => handle::insert(group.part(Stage::Ready(Ready::new(communicator)), endpoint))?,
             None => std::ptr::null_mut(),
         };
         place.put(handle);
@@ -418,8 +418,8 @@ pub unsafe extern "C" fn flexcast_comm_split_begin(
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(part, "part") }?;
         let group = handle::get::<Group>(comm)?;
-        let (creation, card) = split(&group, bootstrap, color, key)?;
-        place.put(handle::insert(group.part(Stage::Making(Arc::new(creation)), card))?);
+        let (creation, endpoint) = split(&group, bootstrap, color, key)?;
+        place.put(handle::insert(group.part(Stage::Making(Arc::new(creation)), endpoint))?);
         Ok(())
     })
 }
@@ -440,9 +440,9 @@ pub unsafe extern "C" fn flexcast_comm_test(comm: *mut flexcast_comm, ready: *mu
 
 /// Frees a communicator; the others need not be asked. Its progress thread, if it has one, has ended when this returns,
 /// unless it is the one that calls. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
-/// cancel it and wait. One of flexcast_init() closes its card, and is refused while the card has others. One that is
-/// being made is given up: then the bootstrap can only be freed, too, and the others
-/// learn it by their own bounds.
+/// cancel it and wait. One of flexcast_init() closes its endpoint, and is refused while the endpoint has others. One
+/// that is being made is given up: then the bootstrap can only be freed, too, and the others learn it by their own
+/// bounds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_free(comm: *mut flexcast_comm) -> flexcast_status {
     call(|| {
@@ -469,16 +469,16 @@ pub unsafe extern "C" fn flexcast_comm_rank(
     })
 }
 
-/// The card of a communicator, as flexcast_comm_create() got it or flexcast_init() has opened it.
+/// The endpoint of a communicator, as flexcast_comm_create() got it or flexcast_init() has opened it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn flexcast_comm_card(
+pub unsafe extern "C" fn flexcast_comm_endpoint(
     comm: *mut flexcast_comm,
-    card: *mut *mut flexcast_card,
+    endpoint: *mut *mut flexcast_endpoint,
 ) -> flexcast_status {
     call(|| {
         // SAFETY: null or a place for a handle.
-        let place = unsafe { out(card, "card") }?;
-        place.put(handle::get::<Group>(comm)?.card_handle());
+        let place = unsafe { out(endpoint, "endpoint") }?;
+        place.put(handle::get::<Group>(comm)?.endpoint_handle());
         Ok(())
     })
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::time::Duration;
 
-use flexcast_rust::{Card, Config, Control, Selection, ServiceOptions, Setting, ThreadOptions, Transport};
+use flexcast_rust::{Config, Control, Endpoint, Selection, ServiceOptions, Setting, ThreadOptions, Transport};
 
 use crate::fault::{Fault, call};
 use crate::memory::{give, sized};
@@ -180,7 +180,7 @@ impl flexcast_config {
             .recovery_timeout(or(self.recovery_timeout_ns, recovery)))
     }
 
-    /// All that it says, over what `config` says, for a card with this datapath.
+    /// All that it says, over what `config` says, for an endpoint with this datapath.
     fn complete(&self, config: Config, datapath: &'static str) -> Result<Config, Fault> {
         let mut config = self.over(config)?;
         if config.control == Control::Service {
@@ -199,14 +199,14 @@ impl flexcast_config {
     }
 }
 
-/// The configuration of a caller for a card, or the defaults for null and for what it leaves open.
+/// The configuration of a caller for an endpoint, or the defaults for null and for what it leaves open.
 ///
 /// # Safety
 /// Null, or a structure that is as long as it says.
-pub(crate) unsafe fn read(config: *const flexcast_config, card: &Card) -> Result<Config, Fault> {
+pub(crate) unsafe fn read(config: *const flexcast_config, endpoint: &Endpoint) -> Result<Config, Fault> {
     // SAFETY: by this function's contract; all fields are numbers.
     let given = unsafe { sized(config, flexcast_config::from_env()?, "config") }?;
-    given.complete(Config::for_card(card).with_environment()?, card.datapath().name())
+    given.complete(Config::for_endpoint(endpoint).with_environment()?, endpoint.datapath().name())
 }
 
 /// The defaults, with what variables of the environment say: FLEXCAST_ALGORITHM for `algorithm`,
@@ -234,7 +234,11 @@ mod tests {
     fn the_defaults_are_the_library_s() {
         assert_eq!(over(flexcast_config::default()).unwrap(), Config::default());
         let longer = Config::default().barrier_timeout(Duration::from_secs(60));
-        assert_eq!(flexcast_config::default().over(longer.clone()).unwrap(), longer, "left open: as the card has it");
+        assert_eq!(
+            flexcast_config::default().over(longer.clone()).unwrap(),
+            longer,
+            "left open: as the endpoint has it"
+        );
         let config = flexcast_config { barrier_timeout_ns: 5, ..flexcast_config::default() };
         assert_eq!(config.over(longer).unwrap().barrier_timeout, Duration::from_nanos(5));
     }
@@ -265,7 +269,7 @@ mod tests {
         assert_eq!((made.subgroups, made.receive_threads, made.send_threads), (8, 8, 3));
         assert_eq!((made.control, &*made.service.endpoints), (Control::Service, &["a:1".into(), "b:2".into()][..]));
         let fault = config.complete(Config::default(), "udp").unwrap_err();
-        let reason = "must be left out with the datapath udp; only cards with dpa use it";
+        let reason = "must be left out with the datapath udp; only endpoints with dpa use it";
         assert!(fault.status == FLEXCAST_ERROR_CONFIG && fault.text.contains(reason), "{}", fault.text);
         // What a program has written there.
         config.settings = [b'x' as c_char; FLEXCAST_SETTINGS_BYTES];

@@ -1,4 +1,4 @@
-//! Creation of cards and communicators concurrent with the program.
+//! Creation of endpoints and communicators concurrent with the program.
 //!
 //! A thread of the library does it, which ends with it. What ranks send one another by functions of the program goes
 //! through the program's own thread, whenever that asks how far the creation is ([`Creation::poll`]): a function is

@@ -83,8 +83,8 @@ fn same_process() -> Result<(), Fault> {
     Err(Fault::new(
         FLEXCAST_ERROR_FORKED,
         format!(
-            "process {this} was forked from process {owner}, whose cards and connections these are: fork before the \
-             library is used, or exec() in the child"
+            "process {this} was forked from process {owner}, whose endpoints and connections these are: fork before \
+             the library is used, or exec() in the child"
         ),
     ))
 }

@@ -20,14 +20,14 @@ type Object = Arc<dyn Any + Send + Sync>;
 /// Types of objects, as handles hold them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
-    Card = 1,
+    Endpoint = 1,
     Bootstrap = 2,
     Communicator = 3,
     Request = 4,
 }
 
 impl Code {
-    const ALL: [Self; 4] = [Self::Card, Self::Bootstrap, Self::Communicator, Self::Request];
+    const ALL: [Self; 4] = [Self::Endpoint, Self::Bootstrap, Self::Communicator, Self::Request];
 
     /// The one that a handle holds; none if it holds anything else.
     fn of(number: u64) -> Option<Self> {
@@ -36,7 +36,7 @@ impl Code {
 
     const fn name(self) -> &'static str {
         match self {
-            Self::Card => "card",
+            Self::Endpoint => "endpoint",
             Self::Bootstrap => "bootstrap",
             Self::Communicator => "communicator",
             Self::Request => "request",
@@ -113,7 +113,10 @@ fn locate<K: Kind>(handle: *mut K::Handle) -> Result<(usize, u64), Fault> {
     let field = |shift: u32, bits: u32| number >> shift & ((1 << bits) - 1);
     match Code::of(number >> KIND_SHIFT) {
         Some(code) if code == K::CODE => Ok((field(0, SLOT_BITS) as usize, field(SLOT_BITS, GENERATION_BITS))),
-        Some(code) => Err(stale::<K>(&format!("it is one of a {}", code.name()))),
+        Some(code) => {
+            let article = if code == Code::Endpoint { "an" } else { "a" };
+            Err(stale::<K>(&format!("it is one of {article} {}", code.name())))
+        }
         None => Err(stale::<K>("it is a number that no function has given")),
     }
 }
@@ -146,7 +149,7 @@ pub(crate) fn remove<K: Kind>(handle: *mut K::Handle) -> Result<Arc<K>, Fault> {
 mod tests {
     use super::*;
     use crate::bootstrap::Bootstrap;
-    use crate::card::CardSlot;
+    use crate::endpoint::EndpointSlot;
     use crate::flexcast_bootstrap;
 
     fn bootstrap() -> Arc<Bootstrap> {
@@ -203,8 +206,8 @@ mod tests {
             assert_eq!(fails(std::ptr::without_provenance_mut(number), "no function"), FLEXCAST_ERROR_HANDLE);
         }
         let handle = insert(bootstrap()).unwrap();
-        let fault = get::<CardSlot>(handle.cast()).map(drop).expect_err("another kind");
-        assert!(fault.text.contains("no card") && fault.text.contains("one of a bootstrap"), "{}", fault.text);
+        let fault = get::<EndpointSlot>(handle.cast()).map(drop).expect_err("another kind");
+        assert!(fault.text.contains("no endpoint") && fault.text.contains("one of a bootstrap"), "{}", fault.text);
         // A slot that there is not.
         let beyond = std::ptr::without_provenance_mut(handle.addr() + (1 << 20));
         assert_eq!(fails(beyond, "freed"), FLEXCAST_ERROR_HANDLE);

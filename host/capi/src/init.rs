@@ -1,13 +1,13 @@
-//! The communicator of all ranks of a job, with the card and the bootstrap that it needs, made by one call.
+//! The communicator of all ranks of a job, with the endpoint and the bootstrap that it needs, made by one call.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use crate::asked::Asked;
 use crate::bootstrap::{Bootstrap, flexcast_exchange};
-use crate::card::{CardSlot, flexcast_card_options};
 use crate::communicator::{World, create, flexcast_comm};
 use crate::config::flexcast_config;
+use crate::endpoint::{EndpointSlot, flexcast_endpoint_options};
 use crate::fault::{call, own};
 use crate::memory::{out, sized};
 use crate::status::flexcast_status;
@@ -18,8 +18,8 @@ use crate::status::flexcast_status;
 pub struct flexcast_init_options {
     /// Bytes of this structure, by the header that the program was compiled with.
     pub size: usize,
-    /// The card; NULL: what the variables say.
-    pub card: *const flexcast_card_options,
+    /// The endpoint; NULL: what the variables say.
+    pub endpoint: *const flexcast_endpoint_options,
     /// Parameters of the communicator; NULL: the defaults, and what the variables say.
     pub config: *const flexcast_config,
     /// How ranks exchange, as for flexcast_bootstrap_callback(); NULL: as flexcast_bootstrap_environment().
@@ -34,7 +34,7 @@ pub struct flexcast_init_options {
 
 const NOTHING: flexcast_init_options = flexcast_init_options {
     size: size_of::<flexcast_init_options>(),
-    card: std::ptr::null(),
+    endpoint: std::ptr::null(),
     config: std::ptr::null(),
     exchange: None,
     user: std::ptr::null_mut(),
@@ -42,11 +42,11 @@ const NOTHING: flexcast_init_options = flexcast_init_options {
     ranks: 0,
 };
 
-/// Opens the card, meets the other ranks, and makes the communicator of all of them: flexcast_card_open(),
+/// Opens the endpoint, meets the other ranks, and makes the communicator of all of them: flexcast_endpoint_open(),
 /// flexcast_bootstrap_environment() and flexcast_comm_create() in one. `options` may be NULL. flexcast_comm_free() of
-/// this communicator closes the card, too; flexcast_comm_card() gives it, for flexcast_buffer_invalidate() and others.
-/// flexcast_comm_split() takes NULL as its bootstrap. A process that opens its card itself, or makes more than one
-/// communicator of all ranks, calls the three functions.
+/// this communicator closes the endpoint, too; flexcast_comm_endpoint() gives it, for flexcast_buffer_invalidate() and
+/// others. flexcast_comm_split() takes NULL as its bootstrap. A process that opens its endpoint itself, or makes more
+/// than one communicator of all ranks, calls the three functions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_init(
     options: *const flexcast_init_options,
@@ -58,17 +58,17 @@ pub unsafe extern "C" fn flexcast_init(
         // SAFETY: null, or a structure that begins with its size.
         let given = unsafe { sized(options, NOTHING, "options") }?;
         // SAFETY: as the header asks of the caller.
-        let asked = unsafe { Asked::read(given.card, |name| std::env::var_os(name)) }?;
+        let asked = unsafe { Asked::read(given.endpoint, |name| std::env::var_os(name)) }?;
         own()?;
-        let card = Arc::new(asked.open()?);
+        let endpoint = Arc::new(asked.open()?);
         let bootstrap = match given.exchange {
             Some(_) => Bootstrap::callback(given.exchange, given.user, given.rank, given.ranks)?,
             None => Bootstrap::environment()?,
         };
         // SAFETY: as the header asks of the caller.
-        let (creation, used) = unsafe { create(&card, &bootstrap, given.config) }?;
+        let (creation, used) = unsafe { create(&endpoint, &bootstrap, given.config) }?;
         let made = creation.wait()?;
-        place.put(World::handle(CardSlot::of(card), bootstrap, made, used)?);
+        place.put(World::handle(EndpointSlot::of(endpoint), bootstrap, made, used)?);
         Ok(())
     })
 }

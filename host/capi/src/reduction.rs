@@ -81,7 +81,8 @@ pub(crate) fn reduction(data_type: u32, op: u32) -> Result<Reduction, Fault> {
     };
     let data_type = DataType::from_raw(data_type).map_err(|code| wrong("data_type", code, FLEXCAST_SHORT_INT))?;
     let operator = Operator::from_raw(op).map_err(|code| wrong("reduction", code, FLEXCAST_MAXLOC))?;
-    Reduction::new(operator, data_type).map_err(|error| Fault { status: FLEXCAST_NOT_SUPPORTED, ..Fault::from(error) })
+    Reduction::new(operator, data_type)
+        .map_err(|error| Fault::new(FLEXCAST_NOT_SUPPORTED, format!("reduction: {error}")))
 }
 
 #[cfg(test)]

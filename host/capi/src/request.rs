@@ -256,15 +256,15 @@ impl Operation {
     /// # Safety
     /// As for [`Operation::post`].
     unsafe fn claim_and_post(&self, communicator: &Communicator) -> Result<(Request, Vec<u64>), Fault> {
-        let (card, Call { send, receive, .. }) = (self.group.card(), &self.call);
+        let (endpoint, Call { send, receive, .. }) = (self.group.endpoint(), &self.call);
         let mut claims = Vec::new();
         let posted = (|| {
             for (memory, written, what) in [(receive, true, "receive"), (send, false, "send")] {
                 if let Some(memory) = memory {
-                    claims.push(card.claims.claim(memory.start, memory.bytes, written, what)?);
+                    claims.push(endpoint.claims.claim(memory.start, memory.bytes, written, what)?);
                 }
             }
-            let memory = card.memory();
+            let memory = endpoint.memory();
             let is_copied = self.call.is_copied();
             // SAFETY: the caller vouches for the memory; no other operation writes it, as `claim` has seen.
             let buffer = |start: *mut u8, bytes| unsafe {
@@ -282,7 +282,7 @@ impl Operation {
         match posted {
             Ok(request) => Ok((request, claims)),
             Err(fault) => {
-                card.claims.release(&claims);
+                endpoint.claims.release(&claims);
                 Err(fault)
             }
         }

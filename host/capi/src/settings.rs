@@ -103,7 +103,7 @@ pub(crate) fn keep(kept: &mut Kept, name: &str, value: &str) -> Result<(), Fault
 /// `transport` and others take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. The value is
 /// copied. FLEXCAST_ERROR_CONFIG for a name that there is not, or a value that it cannot have: the structure is as it
 /// was, and flexcast_last_error() has the name, the value, and what it may be or the name that is most like it. A
-/// setting that the card's datapath does not use is refused when the communicator is made.
+/// setting that the endpoint's datapath does not use is refused when the communicator is made.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_config_set(
     config: *mut flexcast_config,
@@ -241,7 +241,7 @@ mod tests {
                 c"x",
                 "there is no setting \"service.endpoint\" (value \"x\"): the nearest name is \"service.endpoints\"",
             ),
-            ("interface", c"lo", "interface (value \"lo\") is an option of the card with the datapath udp"),
+            ("interface", c"lo", "interface (value \"lo\") is an option of the endpoint with the datapath udp"),
             ("control", c"card", "control is \"card\": must be one of host, device, service"),
             ("transport", c"uc-multicast", "transport is \"uc-multicast\": must be one of ud, uc-unicast"),
             ("service.processes", c"0", "service.processes is \"0\": must be a whole number from 1 to 64"),

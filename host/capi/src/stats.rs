@@ -6,7 +6,7 @@ use crate::handle;
 use crate::memory::give;
 use crate::status::flexcast_status;
 
-/// What a communicator takes of its card, and what it has done.
+/// What a communicator takes of its endpoint's card, and what it has done.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct flexcast_stats {
@@ -65,7 +65,7 @@ pub struct flexcast_stats {
     pub sent_chunks: u64,
     /// Doorbells that they took.
     pub send_doorbells: u64,
-    /// Registrations of the card's cache that were there when asked for, and that had to be made.
+    /// Registrations of the endpoint's cache that were there when asked for, and that had to be made.
     pub registration_hits: u64,
     /// See `registration_hits`.
     pub registration_misses: u64,
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn flexcast_comm_stats(
         let value = group.with(|communicator| {
             let (footprint, messages) = (communicator.footprint(), communicator.messages());
             let (receive, send) = (communicator.receive_statistics()?, communicator.send_statistics()?);
-            let cache = group.card().cache_statistics();
+            let cache = group.endpoint().cache_statistics();
             Ok(flexcast_stats {
                 rank: communicator.rank(),
                 ranks: communicator.size(),

@@ -26,7 +26,7 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_LIMIT = 7,
     /// A mistake of this library; it cannot be used by this thread any more.
     FLEXCAST_ERROR_INTERNAL = 8,
-    /// The process was forked from one that uses the library. Cards and connections are that one's: in this process
+    /// The process was forked from one that uses the library. Endpoints and connections are that one's: in this process
     /// every function that returns a status returns this one, and changes nothing, until it calls exec().
     FLEXCAST_ERROR_FORKED = 9,
     /// No error: the library does not carry this operation, and the program uses its own. flexcast_post() says so

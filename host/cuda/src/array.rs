@@ -14,7 +14,7 @@ impl CudaArray {
     ///
     /// # Safety
     /// `bytes` bytes at `address` are memory of the GPU of the worker's [`Cuda`](crate::Cuda), of this process's
-    /// primary context. From the first [`progress`](flexcast::p2p::sparse::Worker::progress) of an operation on, until
+    /// primary context. From the first [`progress`](flexcast_sparse::Worker::progress) of an operation on, until
     /// that is over or the worker is gone, they stay allocated, and no other work of the GPU that is under way, or
     /// comes, uses them: streams that have written them have been waited for.
     #[must_use]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::{
     CudaContext, CudaEvent, CudaSlice, CudaStream, DriverError, LaunchConfig, PinnedHostSlice, PushKernelArg as _, sys,
 };
-use flexcast::p2p::sparse::{Accelerator, Error, Result, Stretch};
+use flexcast_sparse::{Accelerator, Error, Result, Stretch};
 use flexio::{PeerRegion, ProtectionDomain};
 
 use crate::array::CudaArray;

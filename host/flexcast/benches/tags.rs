@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use flexcast::bootstrap::{StoreConfig, TcpStore};
-use flexcast::{Buffer, Card, Communicator, Config, Selection, UdpOptions};
+use flexcast::{Buffer, Communicator, Config, Endpoint, Selection, UdpOptions};
 
 const LENGTHS: [usize; 6] = [8, 1 << 10, 8 << 10, 64 << 10, 1 << 20, 8 << 20];
 
@@ -31,9 +31,9 @@ fn run(unauthenticated: bool, program: impl Fn(&Communicator, u32) + Sync) {
                     Some(listener) => TcpStore::with_listener(listener, config),
                     None => TcpStore::join(config),
                 };
-                let card = Card::udp(options).expect("the loopback interface");
-                let config = Config::for_card(&card).algorithm(Selection::Linear);
-                let communicator = Communicator::create(&card, &mut store.expect("a store"), config);
+                let endpoint = Endpoint::udp(options).expect("the loopback interface");
+                let config = Config::for_endpoint(&endpoint).algorithm(Selection::Linear);
+                let communicator = Communicator::create(&endpoint, &mut store.expect("a store"), config);
                 program(&communicator.expect("a communicator"), rank);
             });
         }
@@ -44,8 +44,8 @@ fn run(unauthenticated: bool, program: impl Fn(&Communicator, u32) + Sync) {
 fn median(unauthenticated: bool, bytes: usize, operations: usize) -> Duration {
     let times = Mutex::new(Vec::new());
     run(unauthenticated, |communicator, rank| {
-        let card = communicator.card().clone();
-        let buffer = || card.buffer(2 * bytes).expect("memory");
+        let endpoint = communicator.endpoint().clone();
+        let buffer = || endpoint.buffer(2 * bytes).expect("memory");
         let mut buffers: Option<(Buffer, Buffer)> = Some((buffer(), buffer()));
         for _ in 0..operations {
             let (send, receive) = buffers.take().expect("they come back");

@@ -14,7 +14,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use flexcast::bootstrap::TcpStore;
-use flexcast::{Card, Communicator, Config, Done, Failed, Firmware, Request, Test};
+use flexcast::{Communicator, Config, Done, Endpoint, Failed, Firmware, Request, Test};
 use flexio::Provider;
 
 /// What each rank contributes if nothing else is said: some chunks and a part of one.
@@ -57,21 +57,22 @@ fn run() -> Result<String, Box<dyn Error>> {
     };
 
     // 2. The card, with the firmware on its DPA. Everything that is made from it keeps it.
-    let card = Card::open(&provider, &device, Firmware { name: &image, elf: &elf })?;
+    let endpoint = Endpoint::open(&provider, &device, Firmware { name: &image, elf: &elf })?;
 
     // 3. The other ranks. MPI_Allgather does as well: see `bootstrap::CallbackExchange`.
     let mut store = TcpStore::from_env()?;
 
     // 4. A communicator, with times that suit the card: for emulated ones they are longer. FLEXCAST_CONTROL may ask
     //    for another control than the host's.
-    let communicator = Communicator::create(&card, &mut store, Config::for_card(&card).with_environment()?)?;
+    let communicator =
+        Communicator::create(&endpoint, &mut store, Config::for_endpoint(&endpoint).with_environment()?)?;
     let (rank, size) = (communicator.rank() as usize, communicator.size() as usize);
 
     // 5. An Allgather. The buffers are moved into the operation: nobody can touch or free them while the card uses
     //    them.
-    let mut send = card.buffer(bytes)?;
+    let mut send = endpoint.buffer(bytes)?;
     send.write(0, &contribution(rank, bytes))?;
-    let receive = card.buffer(bytes * size)?;
+    let receive = endpoint.buffer(bytes * size)?;
     let request = communicator.allgather(send, receive)?;
     let done = wait(request)?;
     let gathered = done.receive.to_vec()?;
@@ -84,7 +85,7 @@ fn run() -> Result<String, Box<dyn Error>> {
 
     // 6. A Broadcast from the last rank: one buffer, read there and written elsewhere.
     let root = size - 1;
-    let mut buffer = card.buffer(bytes)?;
+    let mut buffer = endpoint.buffer(bytes)?;
     if rank == root {
         buffer.write(0, &contribution(size, bytes))?;
     }

@@ -329,4 +329,20 @@ impl From<flexcast_mesh::Error> for Error {
     }
 }
 
+impl From<flexcast_sparse::messages::Refusal> for Error {
+    fn from(refusal: flexcast_sparse::messages::Refusal) -> Self {
+        use flexcast_sparse::messages::Refusal;
+        match refusal {
+            Refusal::Memory(error) => Self::Flexio(error),
+            refusal => Self::Argument { operation: "sparse_allreduce", reason: refusal.to_string() },
+        }
+    }
+}
+
+impl From<flexcast_reduce::Undefined> for Error {
+    fn from(undefined: flexcast_reduce::Undefined) -> Self {
+        Self::Argument { operation: "reduction", reason: undefined.to_string() }
+    }
+}
+
 flexcast_error::debug_as_display!(Error);

@@ -2,19 +2,19 @@
 //! card or over a network interface, and a reliable ring for what was lost; barriers, reductions, Alltoall, Gather and
 //! Scatter by messages between pairs of ranks.
 //!
-//! A [`Card`] is opened once per process, with the firmware image `allgather` or, by [`Card::verbs`] and [`Card::udp`],
-//! without any. Ranks find one another through a [`bootstrap::Exchange`] and become a [`Communicator`]; operations take
-//! [`Buffer`]s over and give them back:
+//! An [`Endpoint`] is opened once per process, with the firmware image `allgather` or, by [`Endpoint::verbs`] and
+//! [`Endpoint::udp`], without any. Ranks find one another through a [`bootstrap::Exchange`] and become a
+//! [`Communicator`]; operations take [`Buffer`]s over and give them back:
 //!
 //! ```no_run
 //! # fn f(provider: &flexio::Provider, exchange: &mut dyn flexcast::bootstrap::Exchange, elf: &[u8]) -> flexcast::Result<()> {
-//! use flexcast::{Card, Communicator, Config, Firmware};
+//! use flexcast::{Endpoint, Communicator, Config, Firmware};
 //!
-//! let card = Card::open(provider, "mlx5_0", Firmware { name: "allgather", elf })?;
-//! let communicator = Communicator::create(&card, exchange, Config::for_card(&card))?;
-//! let mut send = card.buffer(1 << 20)?;
+//! let endpoint = Endpoint::open(provider, "mlx5_0", Firmware { name: "allgather", elf })?;
+//! let communicator = Communicator::create(&endpoint, exchange, Config::for_endpoint(&endpoint))?;
+//! let mut send = endpoint.buffer(1 << 20)?;
 //! send.write(0, b"what this rank knows")?;
-//! let receive = card.buffer((1 << 20) * communicator.size() as usize)?;
+//! let receive = endpoint.buffer((1 << 20) * communicator.size() as usize)?;
 //! let request = communicator.allgather(send, receive)?;
 //! // Compute meanwhile, and call `communicator.progress()` now and then.
 //! let gathered = request.wait()?.receive.to_vec()?;
@@ -41,8 +41,6 @@
 #[doc = include_str!("../../../README.md")]
 mod first_page {}
 
-#[doc(hidden)]
-pub mod aggregation;
 mod api;
 mod carrier;
 mod engine;
@@ -59,7 +57,7 @@ mod sync;
 
 pub use flexcast_bootstrap as bootstrap;
 
-pub use op::reduce;
+pub use flexcast_reduce as reduce;
 
 pub use api::call::{
     Allgather, Allreduce, Alltoall, Barrier, Blocks, Broadcast, Call, Gather, Reduce, ReduceScatter, Scatter,
@@ -70,17 +68,18 @@ pub use api::hostile;
 pub use api::post::Shape;
 pub use api::request::{Request, Test};
 pub use api::user_memory::UserMemory;
-pub use carrier::card::{Card, DatapathKind, Firmware};
 pub use carrier::dpa::sparse::{
     AggregatorCard, AggregatorElement, AggregatorFailure, AggregatorOptions, AggregatorStanding, DpaAggregator,
     PreparedAggregator,
 };
+pub use carrier::endpoint::{DatapathKind, Endpoint, Firmware};
 pub use carrier::udp::{DEFAULT_PORT, Interface, MulticastArrival, ReceiveBuffer, UdpOptions};
 #[doc(hidden)]
 pub use carrier::udp::{MakeTap, Tap};
 pub use error::{Error, Result};
 pub use flexcast_proto::Algorithm;
 pub use flexcast_proto::sparse::{FixedPoint, FixedPointError};
+pub use flexcast_sparse::SparseOptions;
 pub use memory::registration;
 pub use op::aggregation::Aggregation;
 pub use op::buffer::Buffer;
@@ -95,7 +94,6 @@ pub use op::report::{MessageCounts, Phases, PhasesPs, Report};
 pub use op::selection::{MAX_LINEAR_RANKS, Selection};
 pub use op::service_options::{ControlReport, ServiceDelivery, ServiceOptions};
 pub use op::sparse_cost::SparseCost;
-pub use op::sparse_options::SparseOptions;
 pub use op::stream::{MAX_STREAMS, Transport};
 pub use op::tuning::{Choice, Tuning};
 pub use op::units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};

@@ -29,7 +29,7 @@
 //! block and blocks per message; and from the aggregator the reports here ([`Report`]). With a secret they have tags.
 //!
 //! Where RDMA cards carry blocks, a worker's messages of operations are empty and say what it calls. Before its first
-//! one, and whenever it has other queue pairs, it sends their endpoint as a
+//! one, and whenever it has other queue pairs, it sends their connection information as a
 //! control message. When those of all workers are there, the aggregator answers each with its own.
 
 use flexcast_bootstrap::Secret;
@@ -347,8 +347,8 @@ pub enum Report {
         reason: String,
     },
     /// Its queue pairs, which are connected to those of all workers.
-    Endpoint {
-        /// The endpoint, as aggregators over RDMA cards encode it.
+    ConnectInfo {
+        /// The connection information, as aggregators over RDMA cards encode it.
         bytes: Vec<u8>,
     },
 }
@@ -358,7 +358,7 @@ const LOST: u8 = 2;
 const DIFFERS: u8 = 3;
 const REFUSED: u8 = 4;
 const SILENT: u8 = 5;
-const ENDPOINT: u8 = 6;
+const CONNECT_INFO: u8 = 6;
 
 /// What a report begins with.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -405,7 +405,7 @@ impl Report {
                 let reason = &reason.as_bytes()[..reason.floor_char_boundary(MOST_REASON_BYTES)];
                 [start(REFUSED, 0).as_bytes(), reason].concat()
             }
-            Self::Endpoint { bytes } => [start(ENDPOINT, 0).as_bytes(), bytes].concat(),
+            Self::ConnectInfo { bytes } => [start(CONNECT_INFO, 0).as_bytes(), bytes].concat(),
         }
     }
 
@@ -432,7 +432,7 @@ impl Report {
                 // It goes to the screens of users as it is.
                 Some(Self::Refused { reason: text.chars().filter(|letter| !letter.is_control()).collect() })
             }
-            ENDPOINT if rank == 0 => Some(Self::Endpoint { bytes: rest.to_vec() }),
+            CONNECT_INFO if rank == 0 => Some(Self::ConnectInfo { bytes: rest.to_vec() }),
             _ => None,
         }
     }
@@ -515,7 +515,7 @@ mod tests {
             Report::Silent { rank: 2 },
             Report::Differs { rank: 1, theirs },
             Report::Refused { reason: "no room".to_owned() },
-            Report::Endpoint { bytes: vec![7; 99] },
+            Report::ConnectInfo { bytes: vec![7; 99] },
         ] {
             assert_eq!(Report::decode(&report.encode(), 4), Some(report));
         }

@@ -22,7 +22,8 @@
 //! instead of a [`Mesh`].
 //!
 //! [`aggregator`] has the messages between workers and aggregators of sparse AllReduce that are no ranks, [`external`]
-//! what workers know of these aggregators, and [`memory`] the shared memory below.
+//! what workers know of these aggregators, [`memory`] the shared memory below, and [`nodes`] where threads work that
+//! handle its packets.
 
 pub mod aggregator;
 mod connect;
@@ -35,6 +36,7 @@ pub mod frame;
 pub mod hostile;
 pub mod memory;
 mod mesh;
+pub mod nodes;
 mod peer;
 mod shared;
 mod strangers;

@@ -235,13 +235,13 @@ fn barrier(communicator: &Communicator, token: Buffer) -> Result<Buffer, PerfErr
 
 fn measure(communicator: &Communicator, spec: &Spec, bytes: u64) -> Result<Own, PerfError> {
     let (rank, ranks, op) = (communicator.rank(), communicator.size(), spec.op);
-    let card = communicator.card();
-    let buffer = |bytes| card.buffer(usize::try_from(bytes).unwrap_or(usize::MAX));
+    let endpoint = communicator.endpoint();
+    let buffer = |bytes| endpoint.buffer(usize::try_from(bytes).unwrap_or(usize::MAX));
     let send_bytes = op.send_bytes(bytes, ranks).filter(|_| !spec.is_in_place());
     let mut buffers =
         Buffers { send: send_bytes.map(buffer).transpose()?, receive: buffer(op.receive_bytes(bytes, ranks))? };
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    let mut token = card.buffer(ranks as usize)?;
+    let mut token = endpoint.buffer(ranks as usize)?;
     let mut own = Own::default();
     for turn in 0..spec.warm_up + spec.repetitions {
         let task = Task { content: Content { op, ranks, turn, zeros: spec.zeros }, rank, bytes };

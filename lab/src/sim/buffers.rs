@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 
 use flexcast::registration::Limits;
-use flexcast::{Buffer, Card, Result, UserMemory};
+use flexcast::{Buffer, Endpoint, Result, UserMemory};
 
 /// A rank's buffers between operations.
 pub(super) struct Buffers {
@@ -68,12 +68,12 @@ struct UserSide {
 /// that failed.
 #[derive(Debug)]
 pub(super) struct Places {
-    card: Card,
+    card: Endpoint,
     user: Option<UserSide>,
 }
 
 impl Places {
-    pub(super) fn new(card: &Card, is_user_memory: bool) -> Self {
+    pub(super) fn new(card: &Endpoint, is_user_memory: bool) -> Self {
         let memory = || UserMemory::new(card, Limits::default());
         let user = is_user_memory.then(|| UserSide { memory: memory(), blocks: Vec::new(), handed_out: false });
         Self { card: card.clone(), user }
@@ -89,7 +89,7 @@ impl Places {
     }
 }
 
-fn registered(card: &Card, last: Option<Buffers>, contents: &Contents<'_>) -> Result<Buffers> {
+fn registered(card: &Endpoint, last: Option<Buffers>, contents: &Contents<'_>) -> Result<Buffers> {
     let mut made = match last {
         Some(last) => last,
         None => Buffers {

@@ -1,6 +1,6 @@
 //! Cards of the ranks of one thread.
 
-use flexcast::Card;
+use flexcast::Endpoint;
 use flexio::{Application, Provider};
 
 use super::SimError;
@@ -23,7 +23,7 @@ pub enum Opening<'o> {
 ///
 /// # Errors
 /// [`SimError::Rank`] with the number of the card as rank.
-pub fn open_cards(provider: &Provider, count: usize, opening: Opening<'_>) -> Result<Vec<Card>, SimError> {
+pub fn open_cards(provider: &Provider, count: usize, opening: Opening<'_>) -> Result<Vec<Endpoint>, SimError> {
     let devices = provider.devices().map_err(|error| at(0)(error.into()))?;
     if devices.len() < count {
         let reason = format!("{count} cards are needed, the machine has {}", devices.len());
@@ -31,8 +31,8 @@ pub fn open_cards(provider: &Provider, count: usize, opening: Opening<'_>) -> Re
     }
     let open = |(number, device): (u32, &flexio::DeviceInfo)| {
         let card = match opening {
-            Opening::Firmware(application) => Card::open_with(provider, &device.name, application),
-            Opening::Verbs => Card::verbs(provider, &device.name),
+            Opening::Firmware(application) => Endpoint::open_with(provider, &device.name, application),
+            Opening::Verbs => Endpoint::verbs(provider, &device.name),
         };
         card.map_err(at(number))
     };

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use flexcast::{Allgather, Card, Communicator, Config, Pending};
+use flexcast::{Allgather, Communicator, Config, Endpoint, Pending};
 
 use super::SimError;
 use super::buffers::{Buffers, Contents, Places};
@@ -36,7 +36,7 @@ impl<'s> Party<'s> {
         params: &SimParams,
         number: u32,
         members: Vec<u32>,
-        (cards, ranks): (&[Card], Vec<Communicator>),
+        (cards, ranks): (&[Endpoint], Vec<Communicator>),
         source: &'s [u8],
     ) -> Result<Self, SimError> {
         let own = members.len() as u32;
@@ -108,7 +108,11 @@ impl<'s> Party<'s> {
 }
 
 /// Makes the communicators: the first, further ones of all ranks, and the parts of the first.
-pub(super) fn parties<'s>(cards: &[Card], params: &SimParams, source: &'s [u8]) -> Result<Vec<Party<'s>>, SimError> {
+pub(super) fn parties<'s>(
+    cards: &[Endpoint],
+    params: &SimParams,
+    source: &'s [u8],
+) -> Result<Vec<Party<'s>>, SimError> {
     let mut parties = Vec::new();
     let all = || (0..params.ranks).collect::<Vec<_>>();
     for number in 0..params.side.communicators {
@@ -135,11 +139,11 @@ pub(super) fn parties<'s>(cards: &[Card], params: &SimParams, source: &'s [u8]) 
 }
 
 /// Makes a communicator of all ranks, rank 0's card first.
-fn communicators(cards: &[Card], params: &SimParams, config: &Config) -> Result<Vec<Communicator>, SimError> {
+fn communicators(cards: &[Endpoint], params: &SimParams, config: &Config) -> Result<Vec<Communicator>, SimError> {
     let ranks = params.ranks;
     let pending = (0..ranks)
         .map(|rank| Pending::new(&cards[params.card_of(rank)], rank, ranks, config.clone()).map_err(at(rank)))
         .collect::<Result<Vec<_>, _>>()?;
-    let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
-    (0..).zip(pending).map(|(rank, pending)| pending.connect(&endpoints).map_err(at(rank))).collect()
+    let infos: Vec<Vec<u8>> = pending.iter().map(Pending::connect_info).collect();
+    (0..).zip(pending).map(|(rank, pending)| pending.connect(&infos).map_err(at(rank))).collect()
 }

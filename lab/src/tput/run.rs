@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use flexcast::{Buffer, Card, Communicator, Done, Firmware, Pending, Request, Test};
+use flexcast::{Buffer, Communicator, Done, Endpoint, Firmware, Pending, Request, Test};
 use flexcast_abi::rpc::BRING_UP;
 use flexcast_abi::{Statistics, bring_up_answer};
 use flexio::{Application, Device, Process, Provider};
@@ -83,16 +83,16 @@ pub fn run(
     let started = Instant::now();
     let application: Application = Firmware { name: &image.name, elf: &image.elf }.load(provider)?;
     let [server, client] = names;
-    let receiving = Card::open_with(provider, server, &application)?;
-    let sending = if client == server { None } else { Some(Card::open_with(provider, client, &application)?) };
+    let receiving = Endpoint::open_with(provider, server, &application)?;
+    let sending = if client == server { None } else { Some(Endpoint::open_with(provider, client, &application)?) };
     let sending = sending.as_ref().unwrap_or(&receiving);
     let config = plan.params.config(plan.bytes);
     let pending =
         [(&receiving, RECEIVER), (sending, ROOT)].map(|(card, rank)| Pending::new(card, rank, 2, config.clone()));
     let [receiver, root] = pending;
     let (receiver, root) = (receiver?, root?);
-    let endpoints = [receiver.endpoint(), root.endpoint()];
-    let mut pair = Pair { receiver: receiver.connect(&endpoints)?, root: root.connect(&endpoints)? };
+    let infos = [receiver.connect_info(), root.connect_info()];
+    let mut pair = Pair { receiver: receiver.connect(&infos)?, root: root.connect(&infos)? };
     let totals = repeat(provider, &receiving, sending, &mut pair, plan, source, tick)?;
     let is_virtual = provider.relax().is_virtual();
     let (kind, model) = if is_virtual { (Kind::Emulated, model) } else { (Kind::Measured, "none") };
@@ -107,8 +107,8 @@ struct Pair {
 
 fn repeat(
     provider: &Provider,
-    receiving: &Card,
-    sending: &Card,
+    receiving: &Endpoint,
+    sending: &Endpoint,
     pair: &mut Pair,
     plan: &Plan,
     source: &[u8],

@@ -2,7 +2,7 @@
 //! zero, or none, and an AllReduce that sends everything.
 
 use flexcast::bootstrap::Exchange;
-use flexcast::{Algorithm, Card, Communicator, Config, SparseCost, Tuning};
+use flexcast::{Algorithm, Communicator, Config, Endpoint, SparseCost, Tuning};
 
 use super::{Figure, TuneSpec, greatest, least, least_medians, middle};
 use crate::perf::PerfError;
@@ -20,7 +20,7 @@ fn whole_us(us: f64) -> u32 {
 
 /// Measures all lengths of a spec, with contributions in the receive buffers. `usual`: what AllReduces go by.
 pub(super) fn measure(
-    (card, base): (&Card, &Config),
+    (endpoint, base): (&Endpoint, &Config),
     exchange: &mut dyn Exchange,
     spec: &TuneSpec,
     usual: Tuning,
@@ -29,7 +29,7 @@ pub(super) fn measure(
     let (op, ranks) = (Op::SparseAllreduce, exchange.size());
     let mut communicator = |tuning: Tuning| {
         let config = base.clone().tuning(Some(tuning));
-        Ok::<_, PerfError>([((), Communicator::create(card, exchange, config)?)])
+        Ok::<_, PerfError>([((), Communicator::create(endpoint, exchange, config)?)])
     };
     let dense = communicator(usual.clone().with_sparse_from_bytes(u32::MAX))?;
     let sparse = communicator(usual.with_sparse_from_bytes(0))?;

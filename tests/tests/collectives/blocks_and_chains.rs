@@ -148,9 +148,9 @@ fn ranks_of_a_rack_multicast_one_after_another() {
                 Pending::new(card, rank, 2, config().chain_mapping(chain_mapping)).expect("its part is made")
             })
             .collect();
-        let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
+        let infos: Vec<Vec<u8>> = pending.iter().map(Pending::connect_info).collect();
         for pending in pending {
-            let error = pending.connect(&endpoints).expect_err("another mapping");
+            let error = pending.connect(&infos).expect_err("another mapping");
             assert!(matches!(error, Error::Peer { .. }), "{error}");
             assert_mentions(&error, &["chain mapping", "give all ranks one configuration"]);
         }

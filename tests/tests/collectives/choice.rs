@@ -92,13 +92,13 @@ fn unequal_contributions_and_those_in_place_arrive() {
                 .iter()
                 .enumerate()
                 .map(|(rank, communicator)| {
-                    let mut receive = communicator.card().buffer(total as usize).expect("a buffer");
+                    let mut receive = communicator.endpoint().buffer(total as usize).expect("a buffer");
                     let request = if rank % 2 == 0 {
                         let at: u64 = COUNTS[..rank].iter().sum();
                         receive.write(at as usize, &own(rank)).expect("written");
                         communicator.post(Allgather::counts(&COUNTS).in_place(receive))
                     } else {
-                        let mut send = communicator.card().buffer(COUNTS[rank] as usize).expect("a buffer");
+                        let mut send = communicator.endpoint().buffer(COUNTS[rank] as usize).expect("a buffer");
                         send.write(0, &own(rank)).expect("written");
                         communicator.post(Allgather::counts(&COUNTS).buffers(send, receive))
                     };
@@ -127,7 +127,7 @@ fn broadcasts_choose_among_trees_and_bring_every_byte() {
                 let posted: Vec<_> = communicators
                     .iter()
                     .map(|communicator| {
-                        let mut buffer = communicator.card().buffer(bytes).expect("a buffer");
+                        let mut buffer = communicator.endpoint().buffer(bytes).expect("a buffer");
                         if communicator.rank() == root {
                             buffer.write(0, &contribution(5, bytes, bytes)).expect("written");
                         }
@@ -160,7 +160,7 @@ fn broadcasts_that_differ_fail_on_all_ranks() {
             .iter()
             .map(|one| {
                 let bytes = if one.rank() == 0 { 60_000 } else { 50_000 };
-                (one, one.broadcast(one.card().buffer(bytes).expect("a buffer"), 0).expect("accepted"))
+                (one, one.broadcast(one.endpoint().buffer(bytes).expect("a buffer"), 0).expect("accepted"))
             })
             .collect();
         for outcome in ended(provider, posted) {
@@ -182,10 +182,10 @@ fn what_connections_cannot_do_goes_as_before() {
             let posted: Vec<_> = communicators
                 .iter()
                 .map(|communicator| {
-                    let mut send = communicator.card().buffer(bytes as usize).expect("a buffer");
+                    let mut send = communicator.endpoint().buffer(bytes as usize).expect("a buffer");
                     let own = contribution(4, communicator.rank() as usize, bytes as usize);
                     send.write(0, &own).expect("written");
-                    let receive = communicator.card().buffer(3 * bytes as usize + 1).expect("a buffer");
+                    let receive = communicator.endpoint().buffer(3 * bytes as usize + 1).expect("a buffer");
                     let request =
                         communicator.post(Allgather::counts(&[bytes; 3]).displs(&displacements).buffers(send, receive));
                     (communicator, request.expect("accepted"))
@@ -216,14 +216,14 @@ fn operations_of_all_kinds_follow_one_another() {
         for communicator in communicators.iter().rev() {
             for (seed, bytes) in (0..).zip(lengths) {
                 all.push((communicator, gather(communicator, seed, bytes)));
-                let mut buffer = communicator.card().buffer(6000).expect("a buffer");
+                let mut buffer = communicator.endpoint().buffer(6000).expect("a buffer");
                 if communicator.rank() == 2 {
                     buffer.write(0, &contribution(seed, 9, 6000)).expect("written");
                 }
                 all.push((communicator, communicator.broadcast(buffer, 2).expect("accepted")));
-                let mut send = communicator.card().buffer(GAPPED).expect("a buffer");
+                let mut send = communicator.endpoint().buffer(GAPPED).expect("a buffer");
                 send.write(0, &contribution(seed, communicator.rank() as usize, GAPPED)).expect("written");
-                let receive = communicator.card().buffer(5 * (GAPPED + 1)).expect("a buffer");
+                let receive = communicator.endpoint().buffer(5 * (GAPPED + 1)).expect("a buffer");
                 let starts = [0, 1, 2, 3, 4].map(|rank| rank * (GAPPED as u64 + 1));
                 let request =
                     communicator.post(Allgather::counts(&[GAPPED as u64; 5]).displs(&starts).buffers(send, receive));
@@ -269,9 +269,9 @@ fn a_rank_that_announces_a_wrong_rate_changes_no_result() {
             };
             for selection in [Selection::Automatic, Selection::Multicast] {
                 let pending = pending(selection);
-                let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
+                let infos: Vec<Vec<u8>> = pending.iter().map(Pending::connect_info).collect();
                 let communicators: Vec<_> =
-                    pending.into_iter().map(|pending| pending.connect(&endpoints).expect("connected")).collect();
+                    pending.into_iter().map(|pending| pending.connect(&infos).expect("connected")).collect();
                 for ends in gather_all(provider, &communicators, &[64, 1025, 5000, 40_000]) {
                     let decision = ends[0].report.decision;
                     assert!(ends.iter().all(|done| done.report.decision == decision), "{rates:?}");
@@ -289,17 +289,17 @@ fn a_rank_that_chooses_differently_is_found() {
     with_cards(4, |provider, cards| {
         let make = |(rank, card)| Pending::new(card, rank, 4, config()).expect("its part is made");
         let pending: Vec<Pending> = (0..).zip(cards).map(make).collect();
-        let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
+        let infos: Vec<Vec<u8>> = pending.iter().map(Pending::connect_info).collect();
         // An endpoint ends with what it announces of these connections, a head of 52 bytes and 24 for each peer, behind
         // its length.
-        let mut without = endpoints.clone();
+        let mut without = infos.clone();
         let at = without[0].len() - (52 + 3 * 24);
         without[0].truncate(at);
         without[0][at - 4..].fill(0);
         let communicators: Vec<_> = pending
             .into_iter()
             .enumerate()
-            .map(|(rank, pending)| pending.connect(if rank == 1 { &without } else { &endpoints }).expect("connected"))
+            .map(|(rank, pending)| pending.connect(if rank == 1 { &without } else { &infos }).expect("connected"))
             .collect();
         // What all send eagerly works.
         gather_all(provider, &communicators, &[64]);
@@ -480,7 +480,7 @@ fn a_cancelled_operation_ends_on_all_ranks_and_gives_buffers_back() {
             let Error::Failed { failure, .. } = failed.error else { panic!("{}", failed.error) };
             assert_eq!((failure.failed_rank, failure.cause), (3, Cause::Cancelled));
             assert!(failed.receive.is_some() && failed.send.is_some(), "buffers come back");
-            let card = one.communicator.card();
+            let card = one.communicator.endpoint();
             let refused = one.communicator.allgather(card.buffer(8).expect("one"), card.buffer(32).expect("one"));
             assert!(matches!(refused.expect_err("of no use").error, Error::Broken { .. }));
         }
@@ -534,9 +534,9 @@ fn configurations_that_differ_are_refused() {
             Pending::new(&cards[rank as usize], rank, 2, config().algorithm(algorithm)).expect("its part is made")
         };
         let pending = [make(0, Selection::Automatic), make(1, Selection::Multicast)];
-        let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
+        let infos: Vec<Vec<u8>> = pending.iter().map(Pending::connect_info).collect();
         let [first, _second] = pending;
-        let text = first.connect(&endpoints).expect_err("they differ").to_string();
+        let text = first.connect(&infos).expect_err("they differ").to_string();
         assert!(text.contains("rank 1 has algorithm multicast, this rank automatic"), "{text}");
     });
 }

@@ -241,7 +241,7 @@ fn buffers_are_slices_while_no_operation_has_them() {
 fn settings_suit_the_card() {
     with_cards(1, |provider, cards| {
         assert_eq!(provider.kind(), flexio::CardKind::Emulated);
-        let config = Config::for_card(&cards[0]);
+        let config = Config::for_endpoint(&cards[0]);
         assert_eq!(config.overheads.cutoff_slack.as_millis(), 100);
         assert_eq!(config.recovery_timeout.as_secs(), 1);
         assert_eq!(Config::default().overheads.cutoff_slack.as_micros(), 500, "those of a card");
@@ -262,7 +262,7 @@ fn every_operation_that_ends_well_says_when_it_was_complete() {
                 let communicators = connect(cards.iter(), &config().control(control));
                 for (bytes, root) in [(0, 0), (1, 0), (4096, ranks as u32 - 1), (50_000, 0)] {
                     let broadcast = |communicator: &Communicator| {
-                        let buffer = communicator.card().buffer(bytes).expect("a buffer");
+                        let buffer = communicator.endpoint().buffer(bytes).expect("a buffer");
                         communicator.broadcast(buffer, root).expect("accepted")
                     };
                     let mut posted: Vec<_> = communicators.iter().map(|one| Some(broadcast(one))).collect();

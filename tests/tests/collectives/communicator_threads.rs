@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use flexcast::{Card, Communicator, Config, Error, Failed, Outcome, Overheads, Request, Test, ThreadOptions};
+use flexcast::{Communicator, Config, Endpoint, Error, Failed, Outcome, Overheads, Request, Test, ThreadOptions};
 use flexcast_tests::assert_mentions;
 use flexcast_tests::communicators::{self, Under, check, connect, drive, gather, gathers, with_cards};
 
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a program keeps in one structure.
 struct Rank {
-    card: Card,
+    card: Endpoint,
     communicator: Communicator,
     request: Option<Request>,
 }
@@ -94,7 +94,7 @@ fn a_card_may_be_dropped_while_a_communicator_lives() {
         with_cards(2, |_, cards| made = connect(cards.iter(), &config()));
         made
     };
-    let provider = communicators[0].card().device().expect("an RDMA device").provider().clone();
+    let provider = communicators[0].endpoint().device().expect("an RDMA device").provider().clone();
     gathers(&provider, &communicators, 4, BYTES);
     drop(communicators);
     assert_eq!(provider.devices().expect("a list").len(), 2, "the provider outlives them");
@@ -173,8 +173,8 @@ fn a_progress_thread_that_cannot_run_where_it_should_is_refused() {
         for cpu in [1023, u32::MAX] {
             let config = config().progress_thread(Some(ThreadOptions::on_cpu(cpu)));
             let pending = flexcast::Pending::new(&cards[0], 0, 1, config).expect("its part is made");
-            let endpoint = pending.endpoint();
-            let error = pending.connect(&[endpoint]).map(drop).expect_err("no such processor");
+            let info = pending.connect_info();
+            let error = pending.connect(&[info]).map(drop).expect_err("no such processor");
             assert!(matches!(error, Error::ProgressThread { cpu: Some(of), .. } if of == cpu), "{error}");
             assert_mentions(&error, &[&cpu.to_string(), "choose a processor"]);
         }

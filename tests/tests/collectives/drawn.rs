@@ -39,14 +39,14 @@ fn soak(seeds: std::ops::Range<u64>) -> Tally {
 /// A first part of `cargo xtask sim`; in two tests, for two cores.
 #[test]
 fn cases_drawn_from_seeds_end_well_or_in_typed_errors() {
-    let tally = soak(1..if is_long() { 101 } else { 51 });
-    assert!(tally.right >= 25 && tally.failed >= 5 && tally.recovered_chunks > 0, "{tally:?}");
+    let tally = soak(1..if is_long() { 101 } else { 31 });
+    assert!(tally.right >= 15 && tally.failed >= 3 && tally.recovered_chunks > 0, "{tally:?}");
 }
 
 #[test]
 fn more_cases_drawn_from_seeds_end_well_or_in_typed_errors() {
-    let tally = soak(101..if is_long() { 201 } else { 151 });
-    assert!(tally.weak >= 2 && tally.raced >= 5 && tally.lost_frames > 0 && tally.baselines >= 5, "{tally:?}");
+    let tally = soak(101..if is_long() { 201 } else { 131 });
+    assert!(tally.weak >= 1 && tally.raced >= 3 && tally.lost_frames > 0 && tally.baselines >= 3, "{tally:?}");
 }
 
 /// With a scatter-Allgather ranks get bytes again that they may still be sending: no race of the library's, but two

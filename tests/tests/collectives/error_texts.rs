@@ -166,7 +166,7 @@ fn programs_in_c_can_distinguish_what_is_not_installed_from_what_is_no_image() {
         let said = say(arguments);
         if arguments.len() > 1 || !said.starts_with("opened") {
             assert!(said.starts_with("117: the libraries of the card are not installed: DOCA not installed"), "{said}");
-            for next in ["LD_LIBRARY_PATH", "flexcast_card_options", "build-emu-libs", "install"] {
+            for next in ["LD_LIBRARY_PATH", "flexcast_endpoint_options", "build-emu-libs", "install"] {
                 assert!(said.contains(next), "{said}");
             }
             assert!(!said.contains("--"), "{said}");

@@ -1,4 +1,4 @@
-//! Collectives by the hosts' processors over emulated cards without firmware (`Card::verbs`): bytes, losses, flow
+//! Collectives by the hosts' processors over emulated cards without firmware (`Endpoint::verbs`): bytes, losses, flow
 //! control, failures.
 
 use std::time::Duration;
@@ -6,7 +6,9 @@ use std::time::Duration;
 use emu_config::Machine;
 use emu_machine::Wiring;
 use emu_machine::fabric::{Fault, FaultEvent};
-use flexcast::{Card, Cause, Communicator, Config, Control, DatapathKind, Overheads, Pending, Selection, Transport};
+use flexcast::{
+    Cause, Communicator, Config, Control, DatapathKind, Endpoint, Overheads, Pending, Selection, Transport,
+};
 use flexcast_lab::sim::params::{HostFault, Operation, SimParams};
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
@@ -235,15 +237,15 @@ fn runs_repeat_themselves() {
 }
 
 /// Runs `body` with so many cards without firmware at a switch.
-fn with_cards(count: usize, body: impl FnOnce(&flexio::Provider, &[Card])) {
+fn with_cards(count: usize, body: impl FnOnce(&flexio::Provider, &[Endpoint])) {
     let provider = emu_provider::emulated(Machine::default().config_of(count).expect("a switch")).expect("a machine");
-    let open = |number| Card::verbs(&provider, &format!("mlx5_{number}")).expect("it opens");
-    let cards: Vec<Card> = (0..count).map(open).collect();
+    let open = |number| Endpoint::verbs(&provider, &format!("mlx5_{number}")).expect("it opens");
+    let cards: Vec<Endpoint> = (0..count).map(open).collect();
     assert!(cards.iter().all(|card| card.datapath() == DatapathKind::Verbs && card.device().is_some()));
     body(&provider, &cards);
 }
 
-fn connect(cards: &[Card], config: &Config) -> Vec<Communicator> {
+fn connect(cards: &[Endpoint], config: &Config) -> Vec<Communicator> {
     flexcast_tests::communicators::connect(cards.iter(), config)
 }
 
@@ -353,8 +355,8 @@ fn what_this_datapath_has_not_is_refused_with_what_there_is() {
             |config: Config| Pending::new(&cards[0], 0, 2, config).map(drop).expect_err("refused").to_string();
         let one =
             Pending::new(&cards[0], 0, 1, Config::default().with_subgroups(5).slots(64)).expect("its part is made");
-        let endpoints = [one.endpoint()];
-        let one = one.connect(&endpoints).expect("alone");
+        let infos = [one.connect_info()];
+        let one = one.connect(&infos).expect("alone");
         assert_eq!((one.config().subgroups, one.config().slots, one.footprint().threads), (1, 512, 0), "of all five");
         for (config, words) in [
             (config().control(Control::Device), ["control is device", "host with the datapath verbs"]),
@@ -372,8 +374,8 @@ fn what_this_datapath_has_not_is_refused_with_what_there_is() {
             .zip(0..)
             .map(|((config, card), rank)| Pending::new(card, rank, 2, config).expect("its part is made"))
             .collect();
-        let endpoints: Vec<_> = parts.iter().map(Pending::endpoint).collect();
-        let error = parts.into_iter().next().expect("two").connect(&endpoints).expect_err("they differ").to_string();
+        let infos: Vec<_> = parts.iter().map(Pending::connect_info).collect();
+        let error = parts.into_iter().next().expect("two").connect(&infos).expect_err("they differ").to_string();
         assert!(error.contains("rank 1 has eager_bytes 64, this rank 0"), "{error}");
     });
 }

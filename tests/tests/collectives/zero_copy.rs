@@ -7,7 +7,7 @@ use emu_config::Machine;
 use emu_machine::fabric::{Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config as MachineConfig, NetworkConfig, Wiring, World, with_world};
 use emu_provider::emulated;
-use flexcast::{Allgather, Buffer, Card, Communicator, Config, Error, Overheads, Pending, Transport};
+use flexcast::{Allgather, Buffer, Communicator, Config, Endpoint, Error, Overheads, Pending, Transport};
 use flexcast_lab::sim::params::{Operation, SimParams};
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
@@ -74,9 +74,9 @@ fn ranks_that_share_a_card_reach_one_another_on_every_transport() {
 #[test]
 fn long_messages_have_one_completion_and_are_lost_as_a_whole() {
     for transport in UC {
-        let mut params = params(transport, Operation::Allgather, 8, 4 << 20);
+        let mut params = params(transport, Operation::Allgather, 8, 2 << 20);
         params.config.chunk_bytes = 64 << 10;
-        let chunks = 8 * 7 * 64;
+        let chunks = 8 * 7 * 32;
         let report = simulate(&params, 0);
         assert_eq!(report.recovered_chunks, 0);
         // Ranks are alone on their cards: nothing comes back to the sender.
@@ -148,7 +148,7 @@ fn config(transport: Transport) -> Config {
 }
 
 /// Runs `body` with so many cards at a switch, under the race detector.
-fn with_cards(count: usize, uc_multicast: bool, faults: FaultScript, body: impl FnOnce(&Provider, &[Card])) {
+fn with_cards(count: usize, uc_multicast: bool, faults: FaultScript, body: impl FnOnce(&Provider, &[Endpoint])) {
     let topology = Topology::named(&format!("switch-{count}")).expect("a switch");
     let network = NetworkConfig { topology, faults, hosts: Vec::new() };
     let wiring = Wiring::Network(Box::new(network));
@@ -308,9 +308,9 @@ fn ranks_with_different_transports_are_refused() {
     with_cards(2, true, FaultScript::default(), |_, cards| {
         let made = |(rank, transport)| Pending::new(&cards[rank as usize], rank, 2, config(transport)).expect("made");
         let pending: Vec<Pending> = (0..).zip([Transport::Ud, Transport::UcMulticast]).map(made).collect();
-        let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
+        let infos: Vec<Vec<u8>> = pending.iter().map(Pending::connect_info).collect();
         for (own, pending) in pending.into_iter().enumerate() {
-            let error = pending.connect(&endpoints).expect_err("they do not fit");
+            let error = pending.connect(&infos).expect_err("they do not fit");
             assert_mentions(&error, &[&format!("rank {} has transport", 1 - own), "one configuration"]);
         }
     });
@@ -329,9 +329,9 @@ fn communicators_of_all_transports_share_cards() {
         for (seed, group) in (0..).zip(&groups) {
             let ranks = group.len();
             for (rank, communicator) in group.iter().enumerate() {
-                let mut send = communicator.card().buffer(BYTES).expect("a buffer");
+                let mut send = communicator.endpoint().buffer(BYTES).expect("a buffer");
                 send.write(0, &contribution(seed, rank, BYTES)).expect("written");
-                let receive = communicator.card().buffer(ranks * BYTES).expect("a buffer");
+                let receive = communicator.endpoint().buffer(ranks * BYTES).expect("a buffer");
                 let request = communicator.allgather(send, receive).expect("accepted");
                 all.push((communicator, request));
             }

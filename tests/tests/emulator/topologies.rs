@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use emu_config::{Machine, Memory, NetworkTable};
 use emu_machine::with_world;
 use emu_provider::emulated;
-use flexcast::{Card, Firmware, Transport};
+use flexcast::{Endpoint, Firmware, Transport};
 use flexcast_lab::machine::{MachineReport, report};
 use flexcast_lab::tput::plan::Params;
 use flexcast_tests::image_bytes;
@@ -142,7 +142,8 @@ fn cards_report_the_rate_of_their_links() {
     // 30 Gbit/s has no code: what is reported is not above it.
     for (topology, rate) in [("back-to-back", 200), ("fat-tree-188", 56), (&slow.to_string_lossy(), 25)] {
         let provider = emulated(network(topology, &[]).config_of_pair().expect("a valid machine")).expect("a machine");
-        let card = Card::open(&provider, "mlx5_0", Firmware { name: "allgather", elf: &elf }).expect("the card opens");
+        let card =
+            Endpoint::open(&provider, "mlx5_0", Firmware { name: "allgather", elf: &elf }).expect("the card opens");
         assert_eq!(card.device().expect("an RDMA device").port().link_gbit_per_s, rate, "{topology}");
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use emu_machine::with_world;
-use flexcast::{Allgather, Buffer, Card, Cause, Communicator, Control, Error, Request, Test};
+use flexcast::{Allgather, Buffer, Cause, Communicator, Control, Endpoint, Error, Request, Test};
 use flexcast_tests::assert_mentions;
 use flexcast_tests::communicators::{Under, check, config, connect, drive, gather, with_cards};
 
@@ -14,7 +14,7 @@ type Call = fn(&mut Communicator) -> Request;
 
 /// Zeroed memory, as both of the card and of the communicator's lifetime.
 fn buffer(communicator: &Communicator, len: usize) -> Buffer {
-    let card: &Card = communicator.card();
+    let card: &Endpoint = communicator.endpoint();
     card.buffer(len).expect("a buffer")
 }
 

@@ -25,7 +25,7 @@ fn post(one: &Communicator, number: u64) -> Result<Request, Box<Failed>> {
         1 => one.post(Allreduce::new(SUM).in_place(own)),
         2 => one.barrier(),
         _ => {
-            let receive = one.card().buffer(bytes * RANKS as usize).expect("a buffer");
+            let receive = one.endpoint().buffer(bytes * RANKS as usize).expect("a buffer");
             one.allgather(own, receive)
         }
     }

@@ -1,4 +1,4 @@
-//! Connections over RDMA whose other end is not the rank that was meant: endpoints of two ranks exchanged, of a former
+//! Connections over RDMA whose other end is not the rank that was meant: infos of two ranks exchanged, of a former
 //! start, of another communicator, and ends that say nothing or something else first. No rank has a result then, and
 //! the failure names a rank within the bound.
 
@@ -10,10 +10,10 @@ use emu_config::Machine;
 use emu_provider::Emulated;
 use flexcast::p2p::algorithm::{Allgather, Blocks, Operation};
 use flexcast::p2p::{self, Connections, Group};
-use flexcast::{Card, Cause, Communicator, Config, Control, FailureCode, Outcome, Pending};
+use flexcast::{Cause, Communicator, Config, Control, Endpoint, FailureCode, Outcome, Pending};
 use flexcast_proto::RankInfo;
 use flexcast_proto::service::SharedList;
-use flexcast_proto::service::wire::Endpoint;
+use flexcast_proto::service::wire;
 use flexcast_service::{Agent, AgentLimits, Client};
 use flexcast_tests::assert_mentions;
 use flexcast_tests::communicators::{check, config, ended, gather, gathers, with_cards};
@@ -49,28 +49,28 @@ impl Carrier {
         if self == Self::Verbs { config.with_subgroups(1).slots(64) } else { config }
     }
 
-    fn with_cards(self, count: usize, body: impl FnOnce(&Provider, &[Card])) {
+    fn with_cards(self, count: usize, body: impl FnOnce(&Provider, &[Endpoint])) {
         if self != Self::Verbs {
             return with_cards(count, body);
         }
         let machine = Machine::default().config_of(count).expect("a switch");
         let provider = emu_provider::emulated(machine).expect("a machine");
-        let open = |number| Card::verbs(&provider, &format!("mlx5_{number}")).expect("it opens");
-        let cards: Vec<Card> = (0..count).map(open).collect();
+        let open = |number| Endpoint::verbs(&provider, &format!("mlx5_{number}")).expect("it opens");
+        let cards: Vec<Endpoint> = (0..count).map(open).collect();
         body(&provider, &cards);
     }
 
-    fn pending(self, cards: &[Card]) -> (Vec<Pending>, Vec<Vec<u8>>) {
+    fn pending(self, cards: &[Endpoint]) -> (Vec<Pending>, Vec<Vec<u8>>) {
         let part = |(rank, card)| Pending::new(card, rank, cards.len() as u32, self.config()).expect("its part");
         let pending: Vec<Pending> = (0..).zip(cards).map(part).collect();
-        let endpoints = pending.iter().map(Pending::endpoint).collect();
-        (pending, endpoints)
+        let infos = pending.iter().map(Pending::connect_info).collect();
+        (pending, infos)
     }
 }
 
-/// Connects all ranks, rank 0 with other endpoints.
-fn connect(pending: Vec<Pending>, endpoints: &[Vec<u8>], altered: &[Vec<u8>]) -> Vec<Communicator> {
-    let given = |rank| if rank == 0 { altered } else { endpoints };
+/// Connects all ranks, rank 0 with other infos.
+fn connect(pending: Vec<Pending>, infos: &[Vec<u8>], altered: &[Vec<u8>]) -> Vec<Communicator> {
+    let given = |rank| if rank == 0 { altered } else { infos };
     (0..).zip(pending).map(|(rank, pending)| pending.connect(given(rank)).expect("connected")).collect()
 }
 
@@ -80,11 +80,11 @@ fn renamed(endpoint: &[u8], at: usize, rank: u32) -> Vec<u8> {
     bytes
 }
 
-/// The endpoints with ranks 1 and 2 in one another's place.
-fn swapped(endpoints: &[Vec<u8>], at: usize) -> Vec<Vec<u8>> {
-    let mut altered = endpoints.to_vec();
-    altered[1] = renamed(&endpoints[2], at, 1);
-    altered[2] = renamed(&endpoints[1], at, 2);
+/// The infos with ranks 1 and 2 in one another's place.
+fn swapped(infos: &[Vec<u8>], at: usize) -> Vec<Vec<u8>> {
+    let mut altered = infos.to_vec();
+    altered[1] = renamed(&infos[2], at, 1);
+    altered[2] = renamed(&infos[1], at, 2);
     altered
 }
 
@@ -121,8 +121,8 @@ fn all_fail(carrier: Carrier, outcomes: &[Outcome]) {
 fn ranks_whose_endpoints_were_exchanged_are_not_taken_for_one_another() {
     for carrier in CARRIERS {
         carrier.with_cards(3, |provider, cards| {
-            let (pending, endpoints) = carrier.pending(cards);
-            let communicators = connect(pending, &endpoints, &swapped(&endpoints, RANK_AT));
+            let (pending, infos) = carrier.pending(cards);
+            let communicators = connect(pending, &infos, &swapped(&infos, RANK_AT));
             all_fail(carrier, &outcomes(provider, &communicators));
         });
     }
@@ -135,12 +135,12 @@ fn an_endpoint_of_a_former_start_is_refused() {
             carrier.with_cards(ranks, |provider, cards| {
                 let (former, of_former) = carrier.pending(cards);
                 drop(former);
-                let (pending, endpoints) = carrier.pending(cards);
+                let (pending, infos) = carrier.pending(cards);
                 // Its queue pairs have the numbers that those of the new one have.
-                let mut altered = endpoints.clone();
+                let mut altered = infos.clone();
                 altered[1][NONCE_AT].copy_from_slice(&of_former[1][NONCE_AT]);
-                assert_ne!(altered[1], endpoints[1]);
-                let communicators = connect(pending, &endpoints, &altered);
+                assert_ne!(altered[1], infos[1]);
+                let communicators = connect(pending, &infos, &altered);
                 all_fail(carrier, &outcomes(provider, &communicators));
             });
         }
@@ -151,10 +151,10 @@ fn an_endpoint_of_a_former_start_is_refused() {
 fn a_rank_of_another_communicator_is_not_taken_for_one_of_this() {
     for carrier in CARRIERS {
         carrier.with_cards(2, |provider, cards| {
-            let (pending, endpoints) = carrier.pending(cards);
+            let (pending, infos) = carrier.pending(cards);
             let (others, of_others) = carrier.pending(cards);
-            let altered = [endpoints[0].clone(), of_others[1].clone()];
-            let communicators = connect(pending, &endpoints, &altered);
+            let altered = [infos[0].clone(), of_others[1].clone()];
+            let communicators = connect(pending, &infos, &altered);
             let others = connect(others, &of_others, &of_others);
             all_fail(carrier, &outcomes(provider, &communicators));
             let outcomes = outcomes(provider, &others);
@@ -173,8 +173,8 @@ fn ranks_that_were_meant_know_one_another_however_often_they_meet() {
     for carrier in CARRIERS {
         carrier.with_cards(3, |provider, cards| {
             for seed in 0..3 {
-                let (pending, endpoints) = carrier.pending(cards);
-                let communicators = connect(pending, &endpoints, &endpoints);
+                let (pending, infos) = carrier.pending(cards);
+                let communicators = connect(pending, &infos, &infos);
                 gathers(provider, &communicators, seed, BYTES);
                 gathers(provider, &communicators, seed + 7, BYTES);
             }
@@ -192,7 +192,7 @@ struct Impostor {
 }
 
 impl Impostor {
-    fn new(card: &Card) -> Self {
+    fn new(card: &Endpoint) -> Self {
         let pd = ProtectionDomain::new(card.device().expect("a card")).expect("a domain");
         let cq = CompletionQueue::new(pd.device(), 2 * (4 + RECEIVES)).expect("a queue");
         let pair = || {
@@ -206,7 +206,7 @@ impl Impostor {
         Self { asking: pair(), answering: pair(), memory }
     }
 
-    fn connect(&self, to: &Card, [asking, answering]: [u32; 2]) {
+    fn connect(&self, to: &Endpoint, [asking, answering]: [u32; 2]) {
         let device = to.device().expect("a card");
         let remote = |qpn| RemoteQp { qpn, gid: device.port().gid, mac: device.info().mac, first_psn: 0 };
         self.asking.connect(&Connection::to(remote(answering))).expect("RTS");
@@ -229,14 +229,14 @@ fn whoever_says_nothing_or_something_else_first_is_named_within_the_bound() {
     let carrier = Carrier::Verbs;
     for says in [false, true] {
         carrier.with_cards(2, |provider, cards| {
-            let (mut pending, mut endpoints) = carrier.pending(cards);
+            let (mut pending, mut infos) = carrier.pending(cards);
             let impostor = Impostor::new(&cards[1]);
-            let at = ends_at(&endpoints[0]);
-            let word = |at: usize| u32::from_le_bytes(endpoints[0][at..at + 4].try_into().expect("four bytes"));
+            let at = ends_at(&infos[0]);
+            let word = |at: usize| u32::from_le_bytes(infos[0][at..at + 4].try_into().expect("four bytes"));
             impostor.connect(&cards[0], [word(at), word(at + 4)]);
-            endpoints[1][at..at + 4].copy_from_slice(&impostor.asking.qpn().to_le_bytes());
-            endpoints[1][at + 4..at + 8].copy_from_slice(&impostor.answering.qpn().to_le_bytes());
-            let one = pending.remove(0).connect(&endpoints).expect("connected");
+            infos[1][at..at + 4].copy_from_slice(&impostor.asking.qpn().to_le_bytes());
+            infos[1][at + 4..at + 8].copy_from_slice(&impostor.answering.qpn().to_le_bytes());
+            let one = pending.remove(0).connect(&infos).expect("connected");
             if says {
                 let request =
                     InlineRequest { id: 1, kind: SendKind::Send, bytes: &[7; 40], immediate: None, signaled: true };
@@ -258,23 +258,23 @@ fn whoever_says_nothing_or_something_else_first_is_named_within_the_bound() {
     }
 }
 
-/// The ranks of a group, each with the endpoints that it is given.
+/// The ranks of a group, each with the infos that it is given.
 fn groups(
     domains: &[ProtectionDomain],
     given: impl Fn(usize, &[Vec<u8>]) -> Vec<Vec<u8>>,
 ) -> Result<Vec<Group>, p2p::Error> {
     let ranks = domains.len() as u32;
     let config = p2p::Config { bound: flexio::Bound::millis(100), ..p2p::Config::default() };
-    let (mut pending, mut endpoints) = (Vec::new(), Vec::new());
+    let (mut pending, mut infos) = (Vec::new(), Vec::new());
     for (rank, pd) in (0..).zip(domains) {
         let place = RankInfo::new(rank, ranks).expect("few ranks");
         let connections = Connections::new(place, &[Operation::Allgather(Allgather::Linear)], config)?;
         let queue = CompletionQueue::new(pd.device(), connections.completions())?;
         let (part, endpoint) = connections.prepare(pd, &queue)?;
         pending.push(part);
-        endpoints.push(endpoint);
+        infos.push(endpoint);
     }
-    pending.into_iter().enumerate().map(|(rank, part)| part.connect(&given(rank, &endpoints))).collect()
+    pending.into_iter().enumerate().map(|(rank, part)| part.connect(&given(rank, &infos))).collect()
 }
 
 /// What each rank's Allgather ends with.
@@ -320,20 +320,20 @@ fn gather_between_pairs(
 
 #[test]
 fn groups_between_pairs_take_nobody_for_somebody_else() {
-    assert!(gather_between_pairs(3, |_, endpoints| endpoints.to_vec()).iter().all(Result::is_ok));
+    assert!(gather_between_pairs(3, |_, infos| infos.to_vec()).iter().all(Result::is_ok));
     let is_wrong = |end: &Result<(), p2p::Error>| matches!(end, Err(p2p::Error::WrongPeer { .. }));
     let names_a_rank = |end: &Result<(), p2p::Error>| {
         matches!(end, Err(p2p::Error::WrongPeer { .. } | p2p::Error::Timeout { .. } | p2p::Error::Connection { .. }))
     };
     // Two ranks exchanged.
-    let ends = gather_between_pairs(3, |rank, endpoints| match rank {
-        0 => swapped(endpoints, P2P_RANK_AT),
-        _ => endpoints.to_vec(),
+    let ends = gather_between_pairs(3, |rank, infos| match rank {
+        0 => swapped(infos, P2P_RANK_AT),
+        _ => infos.to_vec(),
     });
     assert!(ends.iter().all(names_a_rank) && ends.iter().any(is_wrong), "{ends:?}");
     // Of a former start.
-    let stale = |rank: usize, endpoints: &[Vec<u8>]| {
-        let mut altered = endpoints.to_vec();
+    let stale = |rank: usize, infos: &[Vec<u8>]| {
+        let mut altered = infos.to_vec();
         if rank == 0 {
             altered[1][P2P_NONCE_AT.start] ^= 1;
         }
@@ -345,8 +345,8 @@ fn groups_between_pairs_take_nobody_for_somebody_else() {
     }
     // Two connections of one rank exchanged: those for data alone, and all.
     for words in [1..3, 1..5] {
-        let ends = gather_between_pairs(3, |rank, endpoints| {
-            let mut altered = endpoints.to_vec();
+        let ends = gather_between_pairs(3, |rank, infos| {
+            let mut altered = infos.to_vec();
             if rank == 0 {
                 // Entries have 24 bytes; rank 1 has one for rank 0 and one for rank 2.
                 for at in words.clone().flat_map(|word: usize| 52 + 4 * word..56 + 4 * word) {
@@ -366,7 +366,7 @@ fn programs_and_service_processes_take_nobody_for_somebody_else() {
         let machine = Emulated::new(machine.config_of(2).expect("a switch")).expect("a machine");
         let domain = |name| ProtectionDomain::new(&machine.provider.open(name).expect("a device")).expect("a domain");
         let (arm, host) = (domain("mlx5_0_arm"), domain("mlx5_0"));
-        let endpoint = Endpoint { address: Ipv6Addr::LOCALHOST, port: 4000 };
+        let endpoint = wire::Endpoint { address: Ipv6Addr::LOCALHOST, port: 4000 };
         let list = Arc::new(Mutex::new(SharedList::new(1 << 10)));
         let limits = AgentLimits { bound_keys: 64, ..AgentLimits::default() };
         let mut agent = Agent::new(&arm, endpoint, list, limits).expect("a service process");

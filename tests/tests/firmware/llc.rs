@@ -35,7 +35,7 @@ fn receive(ring: u32, timing: Parameters) -> Report {
 }
 
 /// Whether what a communicator with as many receive contexts and slots wants in the last-level cache is within its
-/// budget (`Card::hot_bytes` adds up such figures).
+/// budget (`Endpoint::hot_bytes` adds up such figures).
 fn is_within_budget(slots: u32) -> bool {
     let config =
         flexcast::Config::default().with_subgroups(WORKERS).slots(slots).transport(flexcast::Transport::UcMulticast);

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use emu_machine::Config;
-use flexcast::{Card, Firmware};
+use flexcast::{Endpoint, Firmware};
 use flexcast_tests::code::{cards, with_process};
 use flexcast_tests::examples::{allgather, compile, compiler};
 use flexcast_tests::tree::{copied_tree, xtask};
@@ -174,7 +174,7 @@ fn other_errors_of_the_firmware_have_no_place() {
 #[test]
 fn the_collective_library_reports_it() {
     let provider = cards(Config::default());
-    let error = Card::open(&provider, "mlx5_0", Firmware { name: "panics", elf: &elf() }).map(drop);
+    let error = Endpoint::open(&provider, "mlx5_0", Firmware { name: "panics", elf: &elf() }).map(drop);
     assert_mentions(&error.expect_err("bring-up panics"), &[&place("bring-up")]);
 }
 

@@ -17,6 +17,7 @@ use flexcast_lab::sim::skew::PostSkew;
 use flexcast_lab::soak::random::Case;
 use flexcast_lab::soak::run_case;
 use flexcast_lab::tput::run::ImageFile;
+use flexcast_tests::harness::is_long;
 use flexcast_tests::image_bytes;
 
 #[test]
@@ -125,7 +126,7 @@ fn a_host_that_dies_before_posting_fails_all_others() {
 #[test]
 fn cases_drawn_from_seeds_come_out_right_wherever_the_protocol_runs() {
     let (image, mut lost, mut failed) = (image(), 0, 0);
-    for seed in 1001..1025 {
+    for seed in 1001..if is_long() { 1049 } else { 1013 } {
         for control in [Control::Host, Control::Device] {
             let mut case = Case::new(seed);
             if case.params.config.transport == Transport::UcUnicast {
@@ -139,5 +140,5 @@ fn cases_drawn_from_seeds_come_out_right_wherever_the_protocol_runs() {
             failed += tally.failed;
         }
     }
-    assert!(lost > 100 && failed > 4, "{lost} chunks recovered, {failed} cases failed");
+    assert!(lost > 50 && failed > 2, "{lost} chunks recovered, {failed} cases failed");
 }

@@ -15,13 +15,13 @@ use std::error::Error;
 use std::path::Path;
 use std::thread;
 
-use flexcast::{Card, Communicator, Config, Firmware, Pending, Request};
+use flexcast::{Endpoint, Communicator, Config, Firmware, Pending, Request};
 use flexio::Provider;
 
 struct Rank {
     request: Option<Request>,
     communicator: Communicator,
-    card: Card,
+    card: Endpoint,
 }
 
 impl Rank {
@@ -43,14 +43,15 @@ fn ranks(libraries: &Path, image: &Path) -> Result<Vec<Rank>, Box<dyn Error>> {
     let provider = Provider::from_folder(libraries)?;
     let elf = std::fs::read(image)?;
     let cards = provider.devices()?.into_iter().map(|device| {
-        Card::open(&provider, &device.name, Firmware { name: "allgather", elf: &elf })
+        Endpoint::open(&provider, &device.name, Firmware { name: "allgather", elf: &elf })
     });
-    let cards = cards.collect::<Result<Vec<Card>, _>>()?;
-    let make = |(rank, card): (u32, &Card)| Pending::new(card, rank, cards.len() as u32, Config::for_card(card));
+    let cards = cards.collect::<Result<Vec<Endpoint>, _>>()?;
+    let ranks = cards.len() as u32;
+    let make = |(rank, card): (u32, &Endpoint)| Pending::new(card, rank, ranks, Config::for_endpoint(card));
     let pending = (0..).zip(&cards).map(make).collect::<Result<Vec<_>, _>>()?;
-    let endpoints: Vec<_> = pending.iter().map(Pending::endpoint).collect();
+    let infos: Vec<_> = pending.iter().map(Pending::connect_info).collect();
     let connected = pending.into_iter().zip(&cards).map(|(pending, card)| {
-        Ok(Rank { request: None, communicator: pending.connect(&endpoints)?, card: card.clone() })
+        Ok(Rank { request: None, communicator: pending.connect(&infos)?, card: card.clone() })
     });
     connected.collect()
 }

@@ -13,8 +13,8 @@ use flexcast::bootstrap::{Exchange, ExchangeError};
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::registration::Limits;
 use flexcast::{
-    Allgather, Alltoall, Blocks, Buffer, Card, Cause, Communicator, Config, Control, Done, Error, Firmware, Overheads,
-    Request, ServiceDelivery, ServiceOptions, UserMemory,
+    Allgather, Alltoall, Blocks, Buffer, Cause, Communicator, Config, Control, Done, Endpoint, Error, Firmware,
+    Overheads, Request, ServiceDelivery, ServiceOptions, UserMemory,
 };
 use flexcast_proto::service::wire::Secret;
 use flexcast_proto::service::{Multicast, StagedReader, Staging};
@@ -85,14 +85,14 @@ impl World {
 
     /// Runs `body` for each rank in a thread of its own.
     fn run(&self, options: impl Fn(u32) -> ServiceOptions + Sync, body: impl Fn(&Place) + Sync) {
-        let open = |device: &str| Card::verbs(&self.machine.provider, device);
+        let open = |device: &str| Endpoint::verbs(&self.machine.provider, device);
         self.run_on(open, options, body);
     }
 
     /// The same on cards that `open` opens.
     fn run_on(
         &self,
-        open: impl Fn(&str) -> Result<Card, Error> + Sync,
+        open: impl Fn(&str) -> Result<Endpoint, Error> + Sync,
         options: impl Fn(u32) -> ServiceOptions + Sync,
         body: impl Fn(&Place) + Sync,
     ) {
@@ -106,7 +106,7 @@ impl World {
                     // Virtual time goes on while a thread is not run: bounds that are longer than any of these tests.
                     let long = Duration::from_secs(1000);
                     let overheads = Overheads { cutoff_slack: Duration::from_secs(1), ..Overheads::default() };
-                    let config = Config::for_card(&card).barrier_timeout(long).recovery_timeout(long);
+                    let config = Config::for_endpoint(&card).barrier_timeout(long).recovery_timeout(long);
                     let config = config.overheads(overheads).control(Control::Service).service(options(rank));
                     body(&Place { rank, card, config, hub });
                 };
@@ -169,7 +169,7 @@ impl Exchange for HubExchange {
 /// A rank.
 struct Place {
     rank: u32,
-    card: Card,
+    card: Endpoint,
     config: Config,
     hub: Arc<Hub>,
 }
@@ -538,7 +538,7 @@ fn the_dpa_has_broadcasts_and_allgathers_where_it_moves_the_data() {
     let firmware = Firmware { name: "allgather", elf: &elf }.load(&world.machine.provider).expect("firmware");
     // Ranks of a host share the units of its card's DPA.
     let cards = ["mlx5_0", "mlx5_1"]
-        .map(|device| Card::open_with(&world.machine.provider, device, &firmware).expect("a card with firmware"));
+        .map(|device| Endpoint::open_with(&world.machine.provider, device, &firmware).expect("a card with firmware"));
     let open = |device: &str| Ok(cards[usize::from(device == "mlx5_1")].clone());
     let options = |rank: u32| world.options(rank as usize / 2).datapath_control(Control::Device);
     world.run_on(open, options, |place| {

@@ -11,8 +11,8 @@ use flexcast::p2p::reference;
 use flexcast::p2p::sparse::{self, Worker};
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{
-    Aggregation, Allreduce, Card, Communicator, Config, DatapathKind, Error, Outcome, Pending, Request, SparseOptions,
-    UdpOptions,
+    Aggregation, Allreduce, Communicator, Config, DatapathKind, Endpoint, Error, Outcome, Pending, Request,
+    SparseOptions,
 };
 use flexcast_aggregator::{Server, Settings};
 use flexcast_proto::session::{CHALLENGE_BYTES, Dialling, Party, Secret, VERDICT_BYTES};
@@ -37,14 +37,15 @@ fn settings() -> Settings {
 }
 
 /// So many ranks' cards, and one more for a server.
-fn cards(datapath: DatapathKind, machine: &Machine, ranks: u32) -> (Provider, Vec<Card>, Card) {
+fn cards(datapath: DatapathKind, machine: &Machine, ranks: u32) -> (Provider, Vec<Endpoint>, ProtectionDomain) {
     let (provider, mut cards) = card_ranks::cards(datapath, machine, ranks + 1);
     let last = cards.pop().expect("one more");
     // Only the ranks' cards run the datapath's image.
     drop(last);
     let name = format!("mlx5_{ranks}");
-    let card = Card::verbs(&provider, &name).expect("the card opens");
-    (provider, cards, card)
+    let device = provider.open_plain(&name).expect("the card opens");
+    let pd = ProtectionDomain::new(&device).expect("a protection domain");
+    (provider, cards, pd)
 }
 
 /// Aggregators answer by TCP in the computer's time, and virtual time passes meanwhile: bounds are long.
@@ -256,12 +257,9 @@ fn what_cannot_be_is_refused_with_what_to_do() {
     });
     let pending = (0..).zip(&cards).zip(pending).map(|((rank, card), config)| Pending::new(card, rank, 2, config));
     let mut pending: Vec<Pending> = pending.map(|pending| pending.expect("its part is made")).collect();
-    let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
-    let error = pending.remove(0).connect(&endpoints).expect_err("they differ");
+    let infos: Vec<Vec<u8>> = pending.iter().map(Pending::connect_info).collect();
+    let error = pending.remove(0).connect(&infos).expect_err("they differ");
     assert_mentions(&error, &["number of aggregators 2", "this rank 1"]);
-    let interface = Card::udp(&UdpOptions::default().interface("lo")).expect("loopback");
-    let error = Server::with_card(listener(), settings(), &interface).expect_err("no RDMA card");
-    assert_mentions(&error, &["network interface"]);
 }
 
 /// What a worker says first to aggregator 0 of 1, of which it wants queue pairs.
@@ -317,7 +315,7 @@ fn queue_pairs_that_cannot_be_are_refused() {
         (changed(4, 9), "of another kind"),
         (changed(24, 1), "block"),
         (vec![endpoint((1, 2, 8), 0)], "1 workers and 2 aggregators do not fit a job with 1 and 1"),
-        (vec![good[..good.len() - 1].to_vec()], "endpoint of worker 0"),
+        (vec![good[..good.len() - 1].to_vec()], "connection information of worker 0"),
         (vec![endpoint((2, 1, 8), 0), endpoint((2, 1, 9), 1)], "blocks per message: 9 there, but 8 here"),
         (vec![endpoint((2, 1, 8), 0), endpoint((2, 1, 8), 0)], "is of worker 0"),
         (vec![endpoint((64, 1, 32), 0)], "do not fit"),

@@ -9,7 +9,7 @@ use emu_config::Machine;
 use flexcast::p2p::reference;
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{
-    Aggregation, Allreduce, Card, Cause, Communicator, Config, DatapathKind, Error, Firmware, Pending, Request,
+    Aggregation, Allreduce, Cause, Communicator, Config, DatapathKind, Endpoint, Error, Firmware, Pending, Request,
     SparseOptions, UdpOptions,
 };
 use flexcast_tests::card_ranks::{self, CardRanks, filled};
@@ -28,10 +28,11 @@ fn reduction(operator: Operator, data_type: DataType) -> Reduction {
 }
 
 /// The cards of a machine, with image `sparse` on their DPAs.
-fn cards(datapath: DatapathKind, machine: &Machine, ranks: u32) -> (Provider, Vec<Card>) {
+fn cards(datapath: DatapathKind, machine: &Machine, ranks: u32) -> (Provider, Vec<Endpoint>) {
     let (provider, cards) = card_ranks::cards(datapath, machine, ranks);
     let elf = image_bytes("sparse");
-    let start = |card: &Card| card.start_aggregators(Firmware { name: "sparse", elf: &elf }).expect("the image runs");
+    let start =
+        |card: &Endpoint| card.start_aggregators(Firmware { name: "sparse", elf: &elf }).expect("the image runs");
     cards.iter().for_each(start);
     (provider, cards)
 }
@@ -134,7 +135,7 @@ fn a_rank_that_goes_in_the_middle_is_named_by_all() {
 #[test]
 fn settings_that_cannot_be_are_refused_with_what_to_do() {
     let (provider, cards) = cards(DatapathKind::Verbs, &Machine::default(), 2);
-    let plain = Card::verbs(&provider, "mlx5_0").expect("the card opens");
+    let plain = Endpoint::verbs(&provider, "mlx5_0").expect("the card opens");
     let error = Pending::new(&plain, 0, 2, config()).expect_err("no image");
     assert_mentions(
         &error,
@@ -151,12 +152,12 @@ fn settings_that_cannot_be_are_refused_with_what_to_do() {
             .zip(pending)
             .map(|((rank, card), config)| Pending::new(card, rank, 2, config.expect("one")).expect("its part is made"));
         let mut pending: Vec<Pending> = pending.collect();
-        let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
-        let error = pending.remove(0).connect(&endpoints).expect_err("they differ");
+        let infos: Vec<Vec<u8>> = pending.iter().map(Pending::connect_info).collect();
+        let error = pending.remove(0).connect(&infos).expect_err("they differ");
         assert!(matches!(error, Error::Peer { rank: 1, .. }), "{error}");
         assert_mentions(&error, &words);
     }
-    let interface = Card::udp(&UdpOptions::default().interface("lo")).expect("loopback");
+    let interface = Endpoint::udp(&UdpOptions::default().interface("lo")).expect("loopback");
     let error = interface.start_aggregators(Firmware { name: "sparse", elf: &[] }).expect_err("no DPA");
     assert_mentions(&error, &["no DPA", "flexcast-aggregator"]);
     let error = Pending::new(&interface, 0, 1, config()).expect_err("no DPA");

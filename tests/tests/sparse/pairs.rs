@@ -51,7 +51,7 @@ fn gets(world: &CardRanks, bytes: usize, zeros: usize, options: SparseOptions, i
         if in_place {
             return one.post(Allreduce::new(SUM).sparse(options).in_place(own)).expect("accepted");
         }
-        let mut receive = one.card().buffer(bytes).expect("a buffer");
+        let mut receive = one.endpoint().buffer(bytes).expect("a buffer");
         receive.fill(0xa5);
         one.post(Allreduce::new(SUM).sparse(options).buffers(own, receive)).expect("accepted")
     });
@@ -264,7 +264,7 @@ fn arrays_need_no_registration() {
     let mut arrays: Vec<Vec<u8>> = (0..3).map(|rank| array(rank, bytes, 40)).collect();
     let expected = reference(SUM, &arrays);
     let memories: Vec<UserMemory> =
-        world.all.iter().map(|one| UserMemory::new(one.card(), Limits::default())).collect();
+        world.all.iter().map(|one| UserMemory::new(one.endpoint(), Limits::default())).collect();
     let mut posted = Vec::new();
     for ((one, memory), array) in world.all.iter().zip(&memories).zip(&mut arrays) {
         // SAFETY: the arrays stay as they are until the operations are over.

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use flexcast::bootstrap::{Secret, StoreConfig, TcpStore};
-use flexcast::{Algorithm, Card, Choice, Communicator, Config, Kind, MulticastArrival, Tuning, UdpOptions};
+use flexcast::{Algorithm, Choice, Communicator, Config, Endpoint, Kind, MulticastArrival, Tuning, UdpOptions};
 use flexcast_tests::examples::Rank;
 use flexcast_tests::hosts::{Hosts, INTERFACE, Snooping, VLAN_INTERFACE, Wiring, address, address_v6};
 
@@ -83,9 +83,9 @@ fn meet(rank: u32, store: &str, timeout: Duration) -> Result<TcpStore, Box<dyn s
 
 fn calls(rank: u32, store: &str, operations: u32) -> Result<String, Box<dyn std::error::Error>> {
     let mut store = meet(rank, store, Duration::from_secs(20))?;
-    let card = Card::udp(&UdpOptions::from_env()?)?;
+    let card = Endpoint::udp(&UdpOptions::from_env()?)?;
     let patient = Duration::from_secs(20);
-    let config = Config::for_card(&card).barrier_timeout(patient).recovery_timeout(patient).tuning(Some(tuned()?));
+    let config = Config::for_endpoint(&card).barrier_timeout(patient).recovery_timeout(patient).tuning(Some(tuned()?));
     let communicator = Communicator::create(&card, &mut store, config)?;
     let (mut times, mut found) = (Vec::new(), Found::default());
     let pause = std::env::var(PAUSE).map_or(Ok(0), |text| text.parse())?;
@@ -116,7 +116,7 @@ fn calls(rank: u32, store: &str, operations: u32) -> Result<String, Box<dyn std:
 /// Tests the network; the pairs between which something does not arrive.
 fn check(rank: u32, store: &str) -> Result<String, Box<dyn std::error::Error>> {
     let mut store = meet(rank, store, BOUND / 2)?;
-    let card = Card::udp(&UdpOptions::from_env()?)?;
+    let card = Endpoint::udp(&UdpOptions::from_env()?)?;
     let interface = card.interface().ok_or("an interface")?;
     let mut text = "checked:".to_owned();
     for arrival in interface.check_multicast(&mut store, Duration::from_millis(500))? {

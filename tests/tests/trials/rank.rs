@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use flexcast::bootstrap::{StoreConfig, TcpStore};
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{
-    Allreduce, Card, Communicator, Config, Done, Error, Failed, Selection, SparseOptions, ThreadOptions, Tuning,
+    Allreduce, Communicator, Config, Done, Endpoint, Error, Failed, Selection, SparseOptions, ThreadOptions, Tuning,
     UdpOptions,
 };
 
@@ -138,7 +138,7 @@ impl Calls<'_> {
     fn next(&mut self) -> Result<u64, Ended> {
         let Self { communicator, seed, number, .. } = *self;
         let (rank, ranks) = (communicator.rank(), communicator.size());
-        let (card, operation) = (communicator.card(), self.draws.below(7));
+        let (card, operation) = (communicator.endpoint(), self.draws.below(7));
         let lengths = [0, 64, 3000, 40_000, 300_000, 2_000_000];
         let longest = if self.draws.below(8) == 0 { 6 } else { 5 };
         let bytes = lengths[self.draws.below(longest) as usize];
@@ -230,9 +230,9 @@ fn go(task: &str) -> Result<(), Ended> {
             Box::new(Lossy(Draws::new(seed ^ u64::from(rank)), loss)) as Box<dyn flexcast::Tap>
         }));
     }
-    let card = Card::udp(&options)?;
+    let card = Endpoint::udp(&options)?;
     let patience = std::env::var(PATIENCE).ok().map(|text| Duration::from_secs(number(&text)));
-    let mut config = Config::for_card(&card);
+    let mut config = Config::for_endpoint(&card);
     config = config.barrier_timeout(patience.unwrap_or(BARRIER_TIMEOUT));
     config = config.recovery_timeout(patience.unwrap_or(RECOVERY_TIMEOUT));
     // Multicast, whatever is fastest here, in half of the trials; with it repair.

@@ -3,11 +3,13 @@
 use std::path::Path;
 
 use anyhow::Result;
+use cargo_metadata::DependencyKind;
 
 use super::files::Findings;
 use crate::workspace;
 
 /// Users and what they may use, as path prefixes ("host/*-sys" is spelt out). The first row that fits a user decides.
+/// Tests of a crate are a user of their own.
 const ARROWS: &[(&str, &[&str])] = &[
     ("shared/proto", &["shared/abi"]),
     ("shared/isa", &["shared/error"]),
@@ -47,21 +49,38 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("host/bootstrap", &["files", "shared/"]),
     ("host/rc", &["host/flexio", "shared/proto"]),
+    ("host/reduce", &["shared/proto"]),
+    ("host/sparse", &["host/flexio", "host/rc", "host/reduce", "shared/error", "shared/proto"]),
     // Without RDMA.
     ("host/mesh", &["host/bootstrap", "shared/error", "shared/proto"]),
     // Ranks whose aggregators are no ranks.
     ("host/flexcast/tests", &["host/aggregator", "host/flexcast"]),
     (
         "host/flexcast",
-        &["host/bootstrap", "host/flexio", "host/mesh", "host/rc", "host/service", "files", "image", "shared/"],
+        &[
+            "host/bootstrap",
+            "host/flexio",
+            "host/mesh",
+            "host/rc",
+            "host/reduce",
+            "host/service",
+            "host/sparse",
+            "files",
+            "image",
+            "shared/",
+        ],
     ),
     ("host/capi", &["host/flexcast", "host/flexio", "files"]),
     // What daemons share: it knows neither their work nor the library.
     ("host/daemon", &[]),
     ("host/service", &["host/daemon", "host/flexio", "host/rc", "files", "shared/proto"]),
-    ("host/cuda", &["host/flexcast", "host/flexio", "shared/error"]),
-    // Its sums are those of ranks that aggregate themselves.
-    ("host/aggregator", &["host/daemon", "host/flexcast", "host/flexio", "host/mesh", "files", "shared/proto"]),
+    ("host/cuda", &["host/flexio", "host/reduce", "host/sparse", "shared/error"]),
+    // They have ranks.
+    ("host/aggregator/tests", &["host/flexcast", "host/reduce"]),
+    (
+        "host/aggregator",
+        &["host/bootstrap", "host/daemon", "host/flexio", "host/mesh", "host/sparse", "files", "shared/proto"],
+    ),
     ("lab", &["host/flexio", "host/flexcast", "host/service", "emu/", "files", "image", "shared/"]),
     (
         "cli",
@@ -101,7 +120,9 @@ pub(super) fn check(root: &Path) -> Result<Findings> {
             };
             for dependency in &package.dependencies {
                 let path = dependency.path.as_ref().and_then(|path| relative(root, path.as_std_path()));
-                edges.extend(path.map(|used| (user.clone(), used)));
+                let is_of_tests = dependency.kind == DependencyKind::Development && !user.ends_with("/tests");
+                let user = if is_of_tests { format!("{user}/tests") } else { user.clone() };
+                edges.extend(path.map(|used| (user, used)));
             }
         }
     }

@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroupGloo
 
 from .. import _abi, errors
 from ..bootstrap import Bootstrap
-from ..card import Card
+from ..endpoint import Endpoint
 from ..communicator import Communicator
 from ..request import Request
 from .work import FlexcastWork
@@ -54,30 +54,30 @@ class StoreOfGroup:
         return value
 
 
-class _SharedCard:
-    """The card of the process, open while a group uses it."""
+class _SharedEndpoint:
+    """The endpoint of the process, open while a group uses it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._card: Card | None = None
+        self._endpoint: Endpoint | None = None
         self._users = 0
 
-    def take(self) -> Card:
+    def take(self) -> Endpoint:
         with self._lock:
-            if self._card is None:
-                self._card = Card.open()
+            if self._endpoint is None:
+                self._endpoint = Endpoint.open()
             self._users += 1
-            return self._card
+            return self._endpoint
 
     def give_back(self) -> None:
         with self._lock:
             self._users -= 1
-            if self._users == 0 and self._card is not None:
-                self._card.close()
-                self._card = None
+            if self._users == 0 and self._endpoint is not None:
+                self._endpoint.close()
+                self._endpoint = None
 
 
-_card = _SharedCard()
+_endpoint = _SharedEndpoint()
 
 
 class Base(Backend):
@@ -98,11 +98,11 @@ class Base(Backend):
         nanoseconds = max(1, min(int(seconds * 1e9), 2**62))
         config = {"barrier_timeout_ns": nanoseconds, "recovery_timeout_ns": nanoseconds}
         try:
-            card = _card.take()
+            endpoint = _endpoint.take()
             try:
-                self._communicator = Communicator(bootstrap, card, config=config)
+                self._communicator = Communicator(bootstrap, endpoint, config=config)
             except BaseException:
-                _card.give_back()
+                _endpoint.give_back()
                 raise
         finally:
             bootstrap.close()
@@ -156,7 +156,7 @@ class Base(Backend):
         communicator, self._communicator = self._communicator, None
         if communicator is not None and communicator._process == os.getpid():
             how(communicator)
-            _card.give_back()
+            _endpoint.give_back()
 
     def __del__(self) -> None:
         try:

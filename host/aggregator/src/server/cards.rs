@@ -4,8 +4,7 @@ use flexcast_mesh::aggregator::{Carrier, Report, Terms};
 use flexio::{ProtectionDomain, Retry};
 
 use super::budget::Reservation;
-use flexcast::aggregation::settings_of;
-use flexcast::p2p::sparse::{self, Aggregator, Call, Config, Party};
+use flexcast_sparse::{self as sparse, Aggregator, Call, Config, Party, settings_of};
 
 /// How often completions are polled between two polls of the connections.
 const POLLS: u32 = 32;
@@ -14,8 +13,8 @@ const POLLS: u32 = 32;
 #[derive(Debug)]
 pub(super) struct Cards {
     pd: ProtectionDomain,
-    /// By rank: its endpoint, until all have announced theirs.
-    endpoints: Vec<Option<Vec<u8>>>,
+    /// By rank: its connection information, until all have announced theirs.
+    infos: Vec<Option<Vec<u8>>>,
     /// Connected with all workers.
     aggregator: Option<Aggregator>,
     /// An operation that has been called, and waits for the connections.
@@ -26,17 +25,17 @@ pub(super) struct Cards {
 
 impl Cards {
     pub(super) fn new(pd: ProtectionDomain, workers: u32) -> Self {
-        Self { pd, endpoints: vec![None; workers as usize], aggregator: None, wanted: None, past_bytes: 0 }
+        Self { pd, infos: vec![None; workers as usize], aggregator: None, wanted: None, past_bytes: 0 }
     }
 
-    /// A worker has other queue pairs. If it is the last one, the own endpoint, for all.
+    /// A worker has other queue pairs. If it is the last one, the own connection information, for all.
     ///
     /// # Errors
     /// They cannot be, or there is no room: why.
     pub(super) fn offer(
         &mut self,
         rank: u32,
-        endpoint: &[u8],
+        info: &[u8],
         terms: &Terms,
         reservation: &mut Reservation,
     ) -> Result<Option<Vec<u8>>, String> {
@@ -46,22 +45,17 @@ impl Cards {
         // All workers make new ones together: those that there were are of no use.
         self.past_bytes = self.received_bytes();
         self.aggregator = None;
-        self.endpoints[rank as usize] = Some(endpoint.to_vec());
-        if self.endpoints.contains(&None) {
+        self.infos[rank as usize] = Some(info.to_vec());
+        if self.infos.contains(&None) {
             return Ok(None);
         }
-        let endpoints: Vec<Vec<u8>> = self.endpoints.iter_mut().filter_map(Option::take).collect();
-        self.connect(&endpoints, terms, reservation).map(Some)
+        let infos: Vec<Vec<u8>> = self.infos.iter_mut().filter_map(Option::take).collect();
+        self.connect(&infos, terms, reservation).map(Some)
     }
 
-    fn connect(
-        &mut self,
-        endpoints: &[Vec<u8>],
-        terms: &Terms,
-        reservation: &mut Reservation,
-    ) -> Result<Vec<u8>, String> {
+    fn connect(&mut self, infos: &[Vec<u8>], terms: &Terms, reservation: &mut Reservation) -> Result<Vec<u8>, String> {
         let text = |error: sparse::Error| error.to_string();
-        let first = endpoints.first().map_or(&[][..], Vec::as_slice);
+        let first = infos.first().map_or(&[][..], Vec::as_slice);
         let settings = settings_of(first, Party::Worker(0)).map_err(text)?;
         let (workers, aggregators) = (settings.parameters().workers(), settings.aggregators());
         if (workers, aggregators) != (terms.workers, terms.aggregators) {
@@ -76,10 +70,10 @@ impl Cards {
         let retry = Retry { timeout_exponent, count: retries };
         reservation.raise(settings.parameters(), settings.shards_of_each())?;
         let config = Config { retry, class, ..Config::default() };
-        let (pending, endpoint) =
+        let (pending, info) =
             Aggregator::prepare(&self.pd, settings, terms.aggregator, config).map_err(|error| no_room(&error))?;
-        self.aggregator = Some(pending.connect(endpoints).map_err(text)?);
-        Ok(endpoint)
+        self.aggregator = Some(pending.connect(infos).map_err(text)?);
+        Ok(info)
     }
 
     /// An operation has been called.
@@ -115,7 +109,7 @@ impl Cards {
     pub(super) fn awaited(&self) -> Option<u32> {
         match &self.aggregator {
             Some(aggregator) => aggregator.awaited(),
-            None => self.endpoints.iter().position(Option::is_none).map(|rank| rank as u32),
+            None => self.infos.iter().position(Option::is_none).map(|rank| rank as u32),
         }
     }
 

@@ -12,7 +12,7 @@ use super::budget::Reservation;
 use super::cards::Cards;
 use super::operation::Operation;
 use super::status::JobStatus;
-use flexcast::aggregation::{Begun, Outgoing, Spare};
+use flexcast_sparse::messages::{Begun, Outgoing, Spare};
 
 /// Between two reports of whom an operation waits for: workers know by it that the aggregator lives.
 const NOTICE: Duration = Duration::from_millis(500);
@@ -72,7 +72,7 @@ struct Inbox<'j> {
     cards: &'j mut Option<Cards>,
     reservation: &'j mut Reservation,
     /// The own queue pairs, for all workers.
-    endpoint: Option<Vec<u8>>,
+    info: Option<Vec<u8>>,
     /// The job has failed: what comes goes nowhere.
     is_over: bool,
     begun: bool,
@@ -108,7 +108,7 @@ impl Listener for Inbox<'_> {
         };
         match cards.offer(from, bytes, self.terms, self.reservation) {
             Ok(None) => {}
-            Ok(endpoint) => self.endpoint = endpoint,
+            Ok(info) => self.info = info,
             Err(reason) => self.end = Some(Report::Refused { reason }),
         }
     }
@@ -241,7 +241,7 @@ impl Job {
             spare,
             cards,
             reservation,
-            endpoint: None,
+            info: None,
             is_over: closes.is_some(),
             begun: false,
             progressed: false,
@@ -250,17 +250,17 @@ impl Job {
             received_bytes: 0,
         };
         take(&mut seat.peer, &mut inbox);
-        let Inbox { endpoint, begun, progressed, wrong, end, received_bytes, .. } = inbox;
+        let Inbox { info, begun, progressed, wrong, end, received_bytes, .. } = inbox;
         if wrong {
             tracing::warn!(job = %format!("{:x}", self.terms.job), rank, "a worker does not keep to the protocol");
             seat.peer.distrust();
         }
         self.received_bytes += received_bytes;
-        if begun || progressed || endpoint.is_some() {
+        if begun || progressed || info.is_some() {
             self.progressed = now;
         }
-        if let Some(bytes) = endpoint {
-            let (report, number) = (Report::Endpoint { bytes }.encode(), self.latest.unwrap_or(0));
+        if let Some(bytes) = info {
+            let (report, number) = (Report::ConnectInfo { bytes }.encode(), self.latest.unwrap_or(0));
             self.seats.iter_mut().flatten().for_each(|seat| seat.peer.add(MESSAGE, number, [&report, &[]]));
         }
         if begun {

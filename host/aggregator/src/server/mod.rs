@@ -2,7 +2,7 @@
 //!
 //! [`Server`] takes the connections of workers at its listener; each job is served by one of its threads, which alone
 //! touches the job's sums. What comes is summed up as in ranks that are aggregators themselves. Workers use it where
-//! their [`flexcast::Config`] names it. The program `flexcast-aggregator` is one of these with a configuration and
+//! their `flexcast::Config` names it. The program `flexcast-aggregator` is one of these with a configuration and
 //! a status (docs/aggregator.md).
 //!
 //! With a secret ([`Settings::secret`]) only workers that have the same one are taken, and what goes over a connection
@@ -25,7 +25,7 @@ mod thread;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use flexcast::bootstrap::Secret;
+use flexcast_bootstrap::Secret;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
@@ -51,7 +51,7 @@ pub struct Settings {
     /// Longest that one who connects may take to say who it is.
     pub greeting: Duration,
     /// Secret that workers share with the aggregators
-    /// ([`flexcast::Config::aggregator_secret`]). Others are refused.
+    /// (`flexcast::Config::aggregator_secret`). Others are refused.
     pub secret: Option<Secret>,
 }
 

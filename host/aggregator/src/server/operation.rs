@@ -4,14 +4,12 @@
 use std::collections::VecDeque;
 
 use flexcast_mesh::aggregator::{Carrier, Terms};
+use flexcast_proto::Summary;
 use flexcast_proto::p2p::{Memory, Part, Span};
-use flexcast_proto::{Algorithm, Kind, Summary};
+use flexcast_sparse::messages::{Begun, Outgoing, Spare, Sums, Tag};
+use flexcast_sparse::{Call, Split};
 
 use super::budget::Reservation;
-use flexcast::SparseOptions;
-use flexcast::aggregation::{Begun, Outgoing, Spare, Split, Sums, Tag};
-use flexcast::p2p::sparse::Call;
-use flexcast::reduce::Reduction;
 
 /// An aggregator's part in one operation.
 #[derive(Debug)]
@@ -48,19 +46,6 @@ struct Called {
     awaited: Option<u32>,
 }
 
-/// What workers have called, as far as it is a sparse AllReduce.
-fn split(summary: &Summary, terms: &Terms) -> Result<Split, String> {
-    if (summary.kind, summary.algorithm) != (Kind::Allreduce, Algorithm::Sparse) {
-        return Err(format!("it sums up sparse AllReduce alone, not {} by {}", summary.kind.name(), summary.algorithm));
-    }
-    let unknown = |code| format!("there is no reduction {code:#x}: install one release on all computers");
-    let reduction = Reduction::from_code(summary.chunk_bytes).map_err(unknown)?;
-    if summary.amount == 0 || !summary.amount.is_multiple_of(reduction.element_bytes().into()) {
-        return Err(format!("{} bytes are no whole elements of {}", summary.amount, reduction.data_type()));
-    }
-    SparseOptions::of_code(summary.root).split((summary.amount, reduction), terms.workers, terms.aggregators)
-}
-
 impl Operation {
     /// Begins what `rank` calls.
     ///
@@ -72,7 +57,7 @@ impl Operation {
         reservation: &mut Reservation,
         spare: Spare,
     ) -> Result<Self, String> {
-        let split = split(&summary, terms)?;
+        let split = Split::of_summary(&summary, terms.workers, terms.aggregators)?;
         let by = match terms.carrier {
             Carrier::Connection => {
                 reservation.raise(split.parameters, split.each)?;

@@ -10,10 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flexcast::Card;
-use flexcast::aggregation::nodes::{self, Nodes};
-use flexcast::bootstrap::store::SECRET_FILE;
+use flexcast_bootstrap::store::SECRET_FILE;
 use flexcast_mesh::aggregator::{Greeting, Key, Report};
+use flexcast_mesh::nodes::{self, Nodes};
 use flexcast_mesh::{Arrival, Host, MESSAGE, Peer, Reached, Strangers, Stream, Watch};
 use flexio::ProtectionDomain;
 use nix::errno::Errno;
@@ -95,12 +94,11 @@ impl Server {
         Self::start_with(listener, settings, None)
     }
 
-    /// The same, and ranks with RDMA cards send blocks to this one.
+    /// The same, and ranks with RDMA cards send blocks to the card of this protection domain.
     ///
     /// # Errors
-    /// As [`Server::start`]; [`AggregatorError::NoCard`]: the card is a network interface.
-    pub fn with_card(listener: TcpListener, settings: Settings, card: &Card) -> Result<Self> {
-        let pd = card.pd().ok_or(AggregatorError::NoCard)?;
+    /// As [`Server::start`].
+    pub fn with_card(listener: TcpListener, settings: Settings, pd: &ProtectionDomain) -> Result<Self> {
         Self::start_with(listener, settings, Some(pd.clone()))
     }
 

@@ -4,14 +4,14 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use flexcast::SparseOptions;
-use flexcast::bootstrap::Secret;
-use flexcast::reduce::{DataType, Operator, Reduction};
+use flexcast_bootstrap::Secret;
 use flexcast_mesh::aggregator::{ANSWER_BYTES, Carrier, Greeting, Key, Report, Terms, answer};
 use flexcast_mesh::{END, Frame, Head, MESSAGE};
 use flexcast_proto::session::{CHALLENGE_BYTES, Dialling, Party, VERDICT_BYTES, keyed_hash};
 use flexcast_proto::sparse::Order;
 use flexcast_proto::{Algorithm, Kind, Summary};
+use flexcast_reduce::{DataType, Operator, Reduction};
+use flexcast_sparse::SparseOptions;
 use proptest::prelude::*;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -21,7 +21,7 @@ use super::{Server, Settings};
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
 
 fn summary(bytes: u64, reduction: Reduction, options: SparseOptions) -> Summary {
-    Summary::between_pairs(Kind::Allreduce, options.code(), bytes, reduction.code(), Algorithm::Sparse)
+    options.summary(bytes, reduction)
 }
 
 const BOUND: Duration = Duration::from_secs(20);
@@ -196,8 +196,8 @@ fn what_cannot_be_is_refused_with_a_reason() {
     drop((first, second));
     until("the end of the job", || server.status().connected == 0);
     for (summary, part) in [
-        (Summary::between_pairs(Kind::Allreduce, OPTIONS.code(), 4095, SUM.code(), Algorithm::Sparse), "4095 bytes"),
-        (Summary::between_pairs(Kind::Allreduce, OPTIONS.code(), 4096, 0xffff, Algorithm::Sparse), "0xffff"),
+        (OPTIONS.summary(4095, SUM), "4095 bytes"),
+        (Summary { chunk_bytes: 0xffff, ..OPTIONS.summary(4096, SUM) }, "0xffff"),
         (Summary::between_pairs(Kind::Allreduce, 3, 4096, SUM.code(), Algorithm::Sparse), "blocks of 0 bytes"),
         (Summary::between_pairs(Kind::Alltoall, 3, 4096, 0, Algorithm::Linear), "sparse AllReduce alone"),
         (Summary { algorithm: Algorithm::Ring, ..called }, "sparse AllReduce alone"),

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use flexcast::bootstrap::TcpStore;
 use flexcast::reduce::{DataType, Operator, Reduction};
-use flexcast::{Allreduce, Card, Communicator, Config, SparseOptions};
+use flexcast::{Allreduce, Communicator, Config, Endpoint, SparseOptions};
 use flexcast_aggregator::Status;
 use flexcast_aggregator::daemon::ask;
 
@@ -151,7 +151,7 @@ pub(crate) fn names(ranks: &mut [Rank], aggregator: SocketAddr, what: &[&str]) {
 }
 
 /// Each of the ranks says why, and not only which of them knows; one that has called too late, that it cannot any more.
-#[allow(dead_code)] // Over cards the first that fails ends the others.
+#[allow(dead_code)] // Over endpoints the first that fails ends the others.
 pub(crate) fn all_name(ranks: &mut [Rank], aggregator: SocketAddr, what: &str) {
     let lines: Vec<String> = ranks.iter_mut().map(Rank::line).collect();
     assert!(lines.iter().all(|line| line.contains(&format!("aggregator {aggregator}"))), "{lines:?}");
@@ -162,16 +162,16 @@ pub(crate) fn all_name(ranks: &mut [Rank], aggregator: SocketAddr, what: &str) {
 
 /// A rank, which carries out the commands of its input; nothing in a process that is none. To be called by a test
 /// `a_rank`.
-pub(crate) fn be_a_rank(card: impl FnOnce() -> Card) {
+pub(crate) fn be_a_rank(endpoint: impl FnOnce() -> Endpoint) {
     if std::env::var_os(ROLE).is_none() {
         return;
     }
-    let card = card();
+    let endpoint = endpoint();
     let mut store = TcpStore::from_env().unwrap();
     let create = |store: &mut TcpStore, (seconds, reproducible)| {
-        let config = Config::for_card(&card).with_environment().unwrap();
+        let config = Config::for_endpoint(&endpoint).with_environment().unwrap();
         let config = config.barrier_timeout(Duration::from_secs(seconds)).reproducible(reproducible);
-        Communicator::create(&card, store, config).unwrap()
+        Communicator::create(&endpoint, store, config).unwrap()
     };
     let mut communicator = None;
     for line in std::io::stdin().lines() {
@@ -183,14 +183,14 @@ pub(crate) fn be_a_rank(card: impl FnOnce() -> Card) {
             _ => {}
         }
         let done = match (line.as_str(), &communicator) {
-            ("sums", Some(communicator)) => sums(&card, communicator, &[0, 1, 127, 7919, 262_144, 524_287]),
-            ("few sums", Some(communicator)) => sums(&card, communicator, &[0, 1, 7919, 30_011]),
-            ("bits", Some(communicator)) => bits(&card, communicator),
+            ("sums", Some(communicator)) => sums(&endpoint, communicator, &[0, 1, 127, 7919, 262_144, 524_287]),
+            ("few sums", Some(communicator)) => sums(&endpoint, communicator, &[0, 1, 7919, 30_011]),
+            ("bits", Some(communicator)) => bits(&endpoint, communicator),
             // Until it fails.
             ("loop", Some(communicator)) => {
                 println!("> begins");
                 loop {
-                    if let Err(error) = sum(&card, communicator, 200_000, DataType::I32) {
+                    if let Err(error) = sum(&endpoint, communicator, 200_000, DataType::I32) {
                         break Err(error);
                     }
                 }
@@ -217,17 +217,22 @@ fn value(rank: u32, at: usize) -> i32 {
     }
 }
 
-fn sum(card: &Card, communicator: &Communicator, elements: usize, data_type: DataType) -> Result<Vec<u8>, String> {
+fn sum(
+    endpoint: &Endpoint,
+    communicator: &Communicator,
+    elements: usize,
+    data_type: DataType,
+) -> Result<Vec<u8>, String> {
     let rank = communicator.rank();
     let own = |at: usize| match data_type {
         DataType::I32 => value(rank, at).to_ne_bytes(),
         _ => (value(rank, at) as f32 / (1.0 + rank as f32)).to_ne_bytes(),
     };
-    let mut send = card.buffer(elements * 4).unwrap();
+    let mut send = endpoint.buffer(elements * 4).unwrap();
     send.write(0, &(0..elements).flat_map(own).collect::<Vec<u8>>()).unwrap();
     let reduction = Reduction::new(Operator::Sum, data_type).unwrap();
     let options = SparseOptions::default();
-    let receive = card.buffer(elements * 4).unwrap();
+    let receive = endpoint.buffer(elements * 4).unwrap();
     let request = communicator
         .post(Allreduce::new(reduction).sparse(options).buffers(send, receive))
         .map_err(|failed| failed.to_string())?;
@@ -235,9 +240,9 @@ fn sum(card: &Card, communicator: &Communicator, elements: usize, data_type: Dat
     Ok(done.receive.to_vec().unwrap())
 }
 
-fn sums(card: &Card, communicator: &Communicator, lengths: &[usize]) -> Result<(), String> {
+fn sums(endpoint: &Endpoint, communicator: &Communicator, lengths: &[usize]) -> Result<(), String> {
     for elements in lengths.iter().copied() {
-        let found = sum(card, communicator, elements, DataType::I32)?;
+        let found = sum(endpoint, communicator, elements, DataType::I32)?;
         let expected = |at: usize| (0..RANKS).fold(0_i32, |sum, rank| sum.wrapping_add(value(rank, at)));
         let expected: Vec<u8> = (0..elements).flat_map(|at| expected(at).to_ne_bytes()).collect();
         if found != expected {
@@ -248,9 +253,9 @@ fn sums(card: &Card, communicator: &Communicator, lengths: &[usize]) -> Result<(
 }
 
 /// The sum in the order of ranks.
-fn bits(card: &Card, communicator: &Communicator) -> Result<(), String> {
+fn bits(endpoint: &Endpoint, communicator: &Communicator) -> Result<(), String> {
     let elements = 100_003;
-    let found = sum(card, communicator, elements, DataType::F32)?;
+    let found = sum(endpoint, communicator, elements, DataType::F32)?;
     let of = |rank: u32, at: usize| value(rank, at) as f32 / (1.0 + rank as f32);
     let expected = |at: usize| {
         let parts: Vec<f32> = (0..RANKS).map(|rank| of(rank, at)).collect();

@@ -17,8 +17,8 @@
 //! ```
 
 use crate::op::buffer::Buffer;
-use crate::op::reduce::{DataType, Operator, Reduction};
-use crate::op::sparse_options::SparseOptions;
+use flexcast_reduce::{DataType, Operator, Reduction};
+use flexcast_sparse::SparseOptions;
 
 /// Lengths and offsets of each rank's block in a buffer, in bytes.
 #[derive(Clone, Copy, Debug)]

@@ -23,7 +23,7 @@ use progress::ProgressThread;
 use crate::api::request::{Request, Test};
 use crate::bootstrap::Exchange;
 use crate::carrier::Parts;
-use crate::carrier::card::Card;
+use crate::carrier::endpoint::Endpoint;
 use crate::engine::datapath::{Datapath, Waiter};
 use crate::engine::{Admission, Posted, Requests, Task, Turns};
 use crate::error::{Error, Result};
@@ -88,7 +88,7 @@ struct Shared {
     requests: Requests,
     admission: Admission,
     lists: ListPool,
-    card: Card,
+    endpoint: Endpoint,
     config: Config,
     footprint: Footprint,
     control: ControlReport,
@@ -161,12 +161,12 @@ impl Communicator {
     /// # Errors
     /// [`Error::Exchange`] when ranks are missing or doubled, [`Error::Peer`] when they do not fit one another or one
     /// of them could not make its part, and what [`Pending::new`] gives.
-    pub fn create(card: &Card, exchange: &mut dyn Exchange, config: Config) -> Result<Self> {
-        crate::api::split::found(card, exchange, config)
+    pub fn create(endpoint: &Endpoint, exchange: &mut dyn Exchange, config: Config) -> Result<Self> {
+        crate::api::split::found(endpoint, exchange, config)
     }
 
     pub(crate) fn of(parts: Parts, control: ControlReport) -> Result<Self> {
-        let Parts { card, datapath, waiter, footprint } = parts;
+        let Parts { endpoint, datapath, waiter, footprint } = parts;
         // That of the engine says who runs the protocol.
         let config = datapath.core().config.clone();
         let config = if control.control == Control::Service { config.control(Control::Service) } else { config };
@@ -181,7 +181,7 @@ impl Communicator {
             requests,
             admission,
             lists,
-            card,
+            endpoint,
             config,
             footprint,
             control,
@@ -213,10 +213,10 @@ impl Communicator {
         self.0.place.ranks()
     }
 
-    /// The card.
+    /// The endpoint that it was made from.
     #[must_use]
-    pub fn card(&self) -> &Card {
-        &self.0.card
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.0.endpoint
     }
 
     /// Which control carries its operations, and why, if not the one of its parameters.
@@ -231,7 +231,7 @@ impl Communicator {
         &self.0.config
     }
 
-    /// What it takes of the card.
+    /// What it takes of the endpoint's card.
     #[must_use]
     pub fn footprint(&self) -> Footprint {
         self.0.footprint
@@ -283,9 +283,9 @@ impl Communicator {
         self.0.turns.try_with(|datapath| self.0.progress(datapath)).unwrap_or(Ok(false))
     }
 
-    /// When [`Communicator::progress`] is to be called next by the card's clock ([`Card::now`]), even if neither peers
-    /// nor card have written anything until then; none if nothing is under way. For loops that sleep until something
-    /// happens.
+    /// When [`Communicator::progress`] is to be called next by the endpoint's clock ([`Endpoint::now`]), even if
+    /// neither peers nor card have written anything until then; none if nothing is under way. For loops that sleep
+    /// until something happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         self.deadline_ps().map(duration)
@@ -356,13 +356,15 @@ impl Communicator {
         self.0.requests.broken().map_or(Ok(()), |failure| Err(self.0.requests.refusal(failure)))
     }
 
-    /// Refuses buffers that are not of this communicator's card.
+    /// Refuses buffers that are not of this communicator's kind of endpoint.
     pub(crate) fn check_buffers(&self, operation: &'static str, send: Option<&Buffer>, receive: &Buffer) -> Result<()> {
         let Some(other) = send.into_iter().chain([receive]).find(|buffer| !self.0.admission.takes(buffer)) else {
             return Ok(());
         };
-        let reason =
-            format!("a buffer of {} bytes of another kind of card: make it by this communicator's card", other.len());
+        let reason = format!(
+            "a buffer of {} bytes of another kind of endpoint: make it by this communicator's endpoint",
+            other.len()
+        );
         Err(Error::Argument { operation, reason })
     }
 

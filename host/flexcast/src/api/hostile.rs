@@ -20,7 +20,7 @@ use flexcast_proto::RankInfo;
 use crate::api::communicator::Communicator;
 use crate::api::request::Request;
 use crate::carrier::Parts;
-use crate::carrier::card::Card;
+use crate::carrier::endpoint::Endpoint;
 use crate::carrier::udp::carrier::{Links, UdpCarrier};
 use crate::carrier::udp::datagram::{Codec, HEADER_BYTES, Kind as Of, Secret};
 use crate::carrier::udp::interface::{Interface, UdpOptions};
@@ -30,11 +30,11 @@ use crate::carrier::udp::waiter::SocketWaiter;
 use crate::error::{Error, Result};
 use crate::op::config::{Config, Control};
 use crate::op::outcome::Failed;
-use crate::op::reduce::{DataType, Operator, Reduction};
 use crate::op::selection::Selection;
 use crate::op::service_options::ControlReport;
 use crate::op::tuning::{MOST_SUBGROUPS, Tuning};
 use crate::plan::footprint::Footprint;
+use flexcast_reduce::{DataType, Operator, Reduction};
 
 const RANKS: u32 = 3;
 /// The rank that is tried: both others are its neighbours.
@@ -161,8 +161,8 @@ impl World {
         let waiter = SocketWaiter::new()?;
         let config = fitted(config, interface);
         let engine = UdpCarrier::engine(interface.clone(), place, COMMUNICATOR, config, links, waiter.clone())?;
-        let (card, footprint) = (Card::of(engine.carrier.interface().clone()), Footprint::default());
-        let parts = Parts { card, datapath: Box::new(engine), waiter: Arc::new(waiter), footprint };
+        let (endpoint, footprint) = (Endpoint::of(engine.carrier.interface().clone()), Footprint::default());
+        let parts = Parts { endpoint, datapath: Box::new(engine), waiter: Arc::new(waiter), footprint };
         let communicator = Communicator::of(parts, ControlReport::of(Control::Host))?;
         let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| failed("UDP socket", error))?;
         let set = socket2::SockRef::from(&udp).set_multicast_if_v4(&Ipv4Addr::LOCALHOST);
@@ -176,7 +176,7 @@ impl World {
     /// Calls an operation on this rank.
     fn call(&self, which: u8, bytes: usize) -> Result<Request, Box<Failed>> {
         let (communicator, ranks) = (&self.communicator, RANKS as usize);
-        let buffer = |bytes: usize| communicator.card().buffer(bytes).map_err(|error| Box::new(Failed::of(error)));
+        let buffer = |bytes: usize| communicator.endpoint().buffer(bytes).map_err(|error| Box::new(Failed::of(error)));
         let root = u32::from(which >> 4) % RANKS;
         match which & 15 {
             0..3 => communicator.broadcast(buffer(bytes)?, root),
@@ -303,11 +303,11 @@ pub fn peers(data: &[u8]) {
     }
 }
 
-/// Reads the endpoints that two other ranks have sent: each as this build makes it, changed, or any bytes.
+/// Reads the connection information that two other ranks have sent: each as this build makes it, changed, or any bytes.
 ///
 /// # Panics
 /// The library has a fault.
-pub fn endpoints(data: &[u8]) {
+pub fn connect_infos(data: &[u8]) {
     static PARTS: OnceLock<Option<[Part; 3]>> = OnceLock::new();
     let parts = PARTS.get_or_init(|| {
         let interface = interface()?;
@@ -317,18 +317,18 @@ pub fn endpoints(data: &[u8]) {
     let Some([first, own, last]) = parts else { return };
     let mut input = Input(data);
     let others = [first, last].map(|part| {
-        let mut endpoint = part.endpoint();
+        let mut info = part.connect_info();
         for _ in 0..input.u8() % 8 {
             let (at, value) = (input.u8(), input.u8());
-            if let Some(byte) = endpoint.get_mut(usize::from(at)) {
+            if let Some(byte) = info.get_mut(usize::from(at)) {
                 *byte = value;
             }
         }
         let cut = usize::from(input.u8());
-        endpoint.truncate(if cut == 0 { endpoint.len() } else { cut });
+        info.truncate(if cut == 0 { info.len() } else { cut });
         let most = input.number() as usize;
-        endpoint.extend_from_slice(input.bytes(most));
-        endpoint
+        info.extend_from_slice(input.bytes(most));
+        info
     });
     if let Some(error) = own.refuses(&others) {
         assert!(error.to_string().contains("rank "), "{error}");
@@ -370,7 +370,7 @@ mod tests {
             .take(200)
             .collect();
             peers(&bytes);
-            endpoints(&bytes);
+            connect_infos(&bytes);
             datagram(&bytes);
         }
     }

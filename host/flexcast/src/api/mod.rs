@@ -1,4 +1,4 @@
-//! API: cards, communicators, buffers, requests.
+//! API: endpoints, communicators, buffers, requests.
 
 pub(crate) mod call;
 pub(crate) mod communicator;

@@ -10,11 +10,13 @@ use crate::op::collective::{Collective, Places};
 use crate::op::displs;
 use crate::op::lists::ListPool;
 use crate::op::outcome::Failed;
-use crate::op::reduce::Reduction;
 use crate::op::report::Report;
-use crate::op::sparse_options::SparseOptions;
-use crate::p2p::sparse::messages;
 use crate::plan::{Kind, Plan};
+use flexcast_reduce::Reduction;
+use flexcast_sparse::SparseOptions;
+
+/// Name of a sparse AllReduce in errors.
+const SPARSE: &str = "sparse_allreduce";
 
 /// What a call comes to, or why it cannot be.
 type Made<T> = std::result::Result<T, String>;
@@ -34,7 +36,7 @@ impl Communicator {
     pub fn post<'c>(&self, call: impl Into<Call<'c>>) -> Result<Request, Box<Failed>> {
         let Call { kind, send, receive } = call.into();
         let receives = receive.is_some();
-        let receive = match receive.map_or_else(|| self.card().buffer(0), Ok) {
+        let receive = match receive.map_or_else(|| self.endpoint().buffer(0), Ok) {
             Ok(receive) => receive,
             Err(error) => return Err(Box::new(Failed { error, send, receive: None, report: Report::default() })),
         };
@@ -120,7 +122,7 @@ impl Communicator {
 
     /// Whether it carries a sparse AllReduce like this.
     pub(crate) fn admits_sparse(&self, bytes: u64, reduction: Reduction, options: SparseOptions) -> Result<()> {
-        let operation = messages::NAME;
+        let operation = SPARSE;
         self.admission().check_collective(operation)?;
         self.sparse(bytes, reduction, options).map(drop).map_err(|reason| Error::Argument { operation, reason })
     }

@@ -5,7 +5,7 @@
 
 use crate::api::communicator::{Communicator, Pending};
 use crate::bootstrap::{self, Exchange, Subgroup, accompany};
-use crate::carrier::card::Card;
+use crate::carrier::endpoint::Endpoint;
 #[cfg(feature = "service")]
 use crate::carrier::service;
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use crate::op::chain_mapping::ChainMapping;
 use crate::op::config::{Config, Control};
 use crate::op::service_options::ControlReport;
 
-/// First bytes of what a rank sends that has failed; no endpoint begins with them.
+/// First bytes of what a rank sends that has failed; no connection information begins with them.
 const FAILED: &[u8] = b"failed: ";
 /// Longest reason that is sent.
 const REASON_BYTES: usize = 512;
@@ -35,11 +35,11 @@ fn failed(all: &[Vec<u8>]) -> Result<()> {
 }
 
 /// Makes the own part and connects it to those of all ranks of the exchange.
-pub(crate) fn found(card: &Card, exchange: &mut dyn Exchange, config: Config) -> Result<Communicator> {
+pub(crate) fn found(endpoint: &Endpoint, exchange: &mut dyn Exchange, config: Config) -> Result<Communicator> {
     let control = config.control;
-    let pending = Pending::new(card, exchange.rank(), exchange.size(), config);
-    let own = pending.as_ref().map_or_else(refusal, Pending::endpoint);
-    let all = exchange.exchange("flexcast endpoints", &own)?;
+    let pending = Pending::new(endpoint, exchange.rank(), exchange.size(), config);
+    let own = pending.as_ref().map_or_else(refusal, Pending::connect_info);
+    let all = exchange.exchange("flexcast communicator", &own)?;
     let connected = pending.and_then(|pending| {
         failed(&all)?;
         pending.parts(&all)
@@ -102,7 +102,7 @@ impl Communicator {
         let config = Config { chain_mapping: config.chain_mapping.of(&members), chains, ..config };
         let mut subgroup = Subgroup::new(exchange, members)
             .map_err(|error| Error::Argument { operation: "split", reason: error.to_string() })?;
-        found(self.card(), &mut subgroup, config).map(Some)
+        found(self.endpoint(), &mut subgroup, config).map(Some)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use flexio::{Access, MemoryRegion, ProtectionDomain};
 
-use crate::carrier::card::Card;
+use crate::carrier::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::memory::registration::{CacheStatistics, Limits, Range, RegistrationCache};
 use crate::memory::watch::Watch;
@@ -24,16 +24,16 @@ fn null(len: usize) -> Error {
 /// whoever frees the memory calls [`UserMemory::invalidate`] before.
 #[derive(Debug)]
 pub struct UserMemory {
-    card: Card,
+    endpoint: Endpoint,
     cache: Mutex<RegistrationCache<Region>>,
     watch: Option<Watch>,
 }
 
 impl UserMemory {
-    /// An empty cache of registrations with a card.
+    /// An empty cache of registrations with an endpoint.
     #[must_use]
-    pub fn new(card: &Card, limits: Limits) -> Self {
-        Self { card: card.clone(), cache: Mutex::new(RegistrationCache::new(limits)), watch: None }
+    pub fn new(endpoint: &Endpoint, limits: Limits) -> Self {
+        Self { endpoint: endpoint.clone(), cache: Mutex::new(RegistrationCache::new(limits)), watch: None }
     }
 
     /// The same for a program whose memory is freed without a call of [`UserMemory::invalidate`]: memory that is
@@ -43,10 +43,10 @@ impl UserMemory {
     ///
     /// # Errors
     /// [`Error::Watch`] where the system has no userfaultfd, or does not let the process have it.
-    pub fn watched(card: &Card, limits: Limits) -> Result<Self> {
+    pub fn watched(endpoint: &Endpoint, limits: Limits) -> Result<Self> {
         // Without registrations there is nothing to watch.
-        let watch = card.pd().map(|_| Watch::new()).transpose()?;
-        Ok(Self { watch, ..Self::new(card, limits) })
+        let watch = endpoint.pd().map(|_| Watch::new()).transpose()?;
+        Ok(Self { watch, ..Self::new(endpoint, limits) })
     }
 
     fn cache(&self) -> MutexGuard<'_, RegistrationCache<Region>> {
@@ -57,8 +57,8 @@ impl UserMemory {
         cache
     }
 
-    /// A buffer of `len` bytes from `start` on, for operations of communicators of the same card. With 0 bytes `start`
-    /// is not used.
+    /// A buffer of `len` bytes from `start` on, for operations of communicators of the same endpoint. With 0 bytes
+    /// `start` is not used.
     ///
     /// # Errors
     /// [`Error::Argument`] for a null pointer or bytes beyond the address space, [`Error::Flexio`] when the memory
@@ -110,9 +110,9 @@ impl UserMemory {
     /// As for [`UserMemory::buffer`], or with no rights as for [`UserMemory::source`].
     unsafe fn view(&self, start: *mut u8, len: usize, access: Access) -> Result<Buffer> {
         if len == 0 {
-            return self.card.buffer(0);
+            return self.endpoint.buffer(0);
         }
-        let Some(pd) = self.card.pd() else {
+        let Some(pd) = self.endpoint.pd() else {
             let start = NonNull::new(start).ok_or_else(|| null(len))?;
             // SAFETY: the caller promises just that.
             return Ok(unsafe { Buffer::of_address(start, len) });
@@ -137,7 +137,7 @@ impl UserMemory {
         if len == 0 {
             return Ok(());
         }
-        let Some(pd) = self.card.pd() else { return Ok(()) };
+        let Some(pd) = self.endpoint.pd() else { return Ok(()) };
         // SAFETY: the caller promises just that.
         unsafe { self.registration(pd, start, len, REACHABLE) }.map(drop)
     }

@@ -8,7 +8,7 @@ use flexio::{
     ProtectionDomain, QueueDepths, QueuePair, Retry, Transport,
 };
 
-use crate::carrier::endpoint::{Endpoint, Ends, Purpose};
+use crate::carrier::connect_info::{ConnectInfo, Ends, Purpose};
 use crate::engine::event::Event;
 use crate::error::Result;
 use crate::op::config::Config;
@@ -204,8 +204,8 @@ impl Control {
         self.peers.iter().map(ends).collect()
     }
 
-    /// Connects to the peers, whose endpoints are among `all`, and posts receives.
-    pub(crate) fn connect(&mut self, own: u32, all: &[Endpoint], config: &Config) -> Result<()> {
+    /// Connects to the peers, whose connection information is among `all`, and posts receives.
+    pub(crate) fn connect(&mut self, own: u32, all: &[ConnectInfo], config: &Config) -> Result<()> {
         let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
         let path = Path { traffic_class: config.control_class, ..Path::default() };
         self.wire = Wire::new(config.link_gbit_per_s);
@@ -215,11 +215,10 @@ impl Control {
                 self.post_receive(index, index as u32 * RECEIVES + slot)?;
             }
             let peer = &mut self.peers[index];
-            let endpoint = &all[peer.rank as usize];
-            peer.numbers = Endpoint::message_numbers(self.communicator, &all[own as usize], endpoint)?;
-            peer.answerer
-                .connect(&Connection::to(endpoint.connection(Purpose::Answers, own)?).path(path).retry(retry))?;
-            peer.requester.connect(&endpoint.connection(Purpose::Requests, own)?, path, retry)?;
+            let info = &all[peer.rank as usize];
+            peer.numbers = ConnectInfo::message_numbers(self.communicator, &all[own as usize], info)?;
+            peer.answerer.connect(&Connection::to(info.connection(Purpose::Answers, own)?).path(path).retry(retry))?;
+            peer.requester.connect(&info.connection(Purpose::Requests, own)?, path, retry)?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::engine::Datapath;
 use crate::engine::datapath::Waiter;
 use crate::plan::footprint::Footprint;
 
-pub(crate) mod card;
+pub(crate) mod connect_info;
 pub(crate) mod control;
 pub(crate) mod cpu;
 pub(crate) mod dpa;
@@ -22,7 +22,7 @@ pub(crate) mod verbs;
 
 /// What a communicator is made of.
 pub(crate) struct Parts {
-    pub(crate) card: card::Card,
+    pub(crate) endpoint: endpoint::Endpoint,
     pub(crate) datapath: Box<dyn Datapath>,
     pub(crate) waiter: Arc<dyn Waiter>,
     pub(crate) footprint: Footprint,

@@ -1,5 +1,4 @@
-//! Memory: registrations that are kept, copies that the card makes, and the nodes on which threads work.
+//! Memory: registrations that are kept, and the watch over memory of the program that is freed.
 
-pub mod nodes;
 pub mod registration;
 pub(crate) mod watch;

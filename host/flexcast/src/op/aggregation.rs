@@ -10,7 +10,7 @@ pub enum Aggregation {
     #[default]
     Host,
     /// The DPAs of the ranks' cards, which run image `sparse` in addition to what else they run
-    /// ([`Card::start_aggregators`](crate::Card::start_aggregators)). They add integers of 32 and 64 bits, with
+    /// ([`Endpoint::start_aggregators`](crate::Endpoint::start_aggregators)). They add integers of 32 and 64 bits, with
     /// wraparound, in blocks of a multiple of 128 bytes, and sums of `f32` if
     /// [`Config::sparse_fixed_point`](crate::Config::sparse_fixed_point) says so, as far as the slots of all ranks fit
     /// [`Config::cache_bytes`](crate::Config::cache_bytes). Other operators, elements and blocks are for the processors

@@ -86,7 +86,7 @@ pub(crate) const REACHABLE: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WR
 
 /// A buffer of another card than the communicator's.
 fn foreign() -> Error {
-    let reason = "a buffer of another kind of card: make it by the card of this communicator".to_owned();
+    let reason = "a buffer of another kind of endpoint: make it by the endpoint of this communicator".to_owned();
     Error::Argument { operation: "buffer", reason }
 }
 

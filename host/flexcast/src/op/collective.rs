@@ -5,9 +5,9 @@ use flexcast_proto::{Kind, Summary, digest};
 
 use crate::op::displs;
 use crate::op::lists::{List, ListPool};
-use crate::op::reduce::Reduction;
-use crate::op::sparse_options::SparseOptions;
 use flexcast_proto::Algorithm;
+use flexcast_reduce::Reduction;
+use flexcast_sparse::SparseOptions;
 
 /// Where the blocks of ranks lie in a buffer. Only lists that a caller has given take memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -314,12 +314,12 @@ impl Collective {
             Self::Barrier | Self::Alltoallv { .. } | Self::Gatherv { .. } | Self::Scatterv { .. } => 0,
         };
         let reduction = self.reduction().map_or(0, Reduction::code);
-        let root = match self {
-            // What else is alike on all ranks.
-            Self::SparseAllreduce { options, .. } if algorithm == Algorithm::Sparse => options.code(),
-            _ => self.root().unwrap_or(0),
-        };
-        Summary::between_pairs(self.kind(), root, amount, reduction, algorithm)
+        match self {
+            Self::SparseAllreduce { bytes, reduction, options } if algorithm == Algorithm::Sparse => {
+                options.summary(*bytes, *reduction)
+            }
+            _ => Summary::between_pairs(self.kind(), self.root().unwrap_or(0), amount, reduction, algorithm),
+        }
     }
 
     /// Bytes of the send and the receive buffer of a rank; none where any length will do.

@@ -52,7 +52,7 @@ pub enum Control {
     /// Alltoallv, Allgather, Allgatherv, and Broadcast where they have staging memory. From post to flag
     /// ([`Communicator::is_flagged`](crate::Communicator::is_flagged)) the host has nothing to do. Everything else, and
     /// all of it where a rank has no service process, is by the host
-    /// (see [`Communicator::control`](crate::Communicator::control)). With [`Card::open`](crate::Card::open)
+    /// (see [`Communicator::control`](crate::Communicator::control)). With [`Endpoint::open`](crate::Endpoint::open)
     /// Broadcast, Allgather and Allgatherv are the DPA's. Over RDMA cards alone, and in builds with the cargo feature
     /// `service`.
     Service,
@@ -86,11 +86,11 @@ pub struct Overheads {
     /// Steps of the schedule, each of which begins with an activation. Default 1.
     pub steps: u32,
     /// Noise of the network and the workers: what is missing is fetched from the neighbour so long after it should have
-    /// come. Default 500 us, with emulated cards more: see [`Config::for_card`]. A time shorter than a DPA thread or
-    /// a link takes for what it reports together (up to 64 completions, or two chunks), or than a DPA thread is silent
-    /// between two activations (30 us), is prolonged to that; with 0 whatever is still to come is fetched at once.
-    /// Where a `budget` ends activations in the midst of an operation, a slack below 30 us may fetch chunks that are
-    /// only late.
+    /// come. Default 500 us, with emulated cards more: see [`Config::for_endpoint`]. A time shorter than a DPA thread
+    /// or a link takes for what it reports together (up to 64 completions, or two chunks), or than a DPA thread is
+    /// silent between two activations (30 us), is prolonged to that; with 0 whatever is still to come is fetched at
+    /// once. Where a `budget` ends activations in the midst of an operation, a slack below 30 us may fetch chunks that
+    /// are only late.
     pub cutoff_slack: Duration,
 }
 
@@ -140,11 +140,11 @@ impl ThreadOptions {
 /// Parameters of a communicator. All ranks must give the same ones; those that matter on the wire are compared when
 /// ranks connect.
 ///
-/// Begin with [`Config::for_card`], and change what should be different:
+/// Begin with [`Config::for_endpoint`], and change what should be different:
 ///
 /// ```no_run
-/// # fn f(card: &flexcast::Card) -> flexcast::Config {
-/// flexcast::Config::for_card(card).with_subgroups(8).max_receive_bytes(1 << 30)
+/// # fn f(endpoint: &flexcast::Endpoint) -> flexcast::Config {
+/// flexcast::Config::for_endpoint(endpoint).with_subgroups(8).max_receive_bytes(1 << 30)
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -157,7 +157,7 @@ pub struct Config {
     /// if one packet is lost. Default 4096.
     pub chunk_bytes: u32,
     /// Multicast groups that carry the data side by side, 1 to [`MAX_SUBGROUPS`]. Default 4. A process that receives
-    /// itself over an RDMA card ([`Card::verbs`](crate::Card::verbs)) has one; over an Ethernet interface
+    /// itself over an RDMA card ([`Endpoint::verbs`](crate::Endpoint::verbs)) has one; over an Ethernet interface
     /// [`UdpOptions::subgroups`](crate::UdpOptions::subgroups) counts.
     pub subgroups: u32,
     /// DPA threads that receive, 1 to `subgroups` (UC unicast: times other ranks). Default: one per subgroup.
@@ -173,8 +173,8 @@ pub struct Config {
     pub placement: ThreadPlacement,
     /// Receives of each subgroup (UC unicast: and rank), each with a staging slot (UD); a power of two from 16 to
     /// [`MAX_SLOTS`]. Default 256, with which four subgroups stage the published 4 MiB. A process that receives itself
-    /// over an RDMA card ([`Card::verbs`](crate::Card::verbs)) has those of all subgroups, at most [`MAX_SLOTS`], in
-    /// host memory.
+    /// over an RDMA card ([`Endpoint::verbs`](crate::Endpoint::verbs)) has those of all subgroups, at most
+    /// [`MAX_SLOTS`], in host memory.
     pub slots: u32,
     /// Completions that a receive worker consumes per doorbell: a power of two, at most half of `slots`. Default 16:
     /// the copies of a batch begin together (UD), so a longer one costs time at the end of an operation, a shorter one

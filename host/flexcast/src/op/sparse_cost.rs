@@ -2,7 +2,7 @@
 //! full arrays have been.
 
 use crate::error::{Error, Result};
-use crate::op::reduce::Reduction;
+use flexcast_reduce::Reduction;
 
 /// Most points: what ranks send one another stays short.
 const MOST_COSTS: usize = 256;
@@ -171,7 +171,7 @@ impl Densities {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::reduce::{DataType, Operator};
+    use flexcast_reduce::{DataType, Operator};
 
     fn sum() -> Reduction {
         Reduction::of(Operator::Sum, DataType::F32).unwrap()

@@ -8,7 +8,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::bound::Bound;
-use crate::op::reduce::Reduction;
+use flexcast_reduce::Reduction;
 
 /// Bytes of an announcement.
 pub const ANNOUNCEMENT_BYTES: u32 = size_of::<Announcement>() as u32;
@@ -234,7 +234,7 @@ impl std::fmt::Display for OperationDescriptor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::reduce::{DataType, Operator};
+    use flexcast_reduce::{DataType, Operator};
 
     #[test]
     fn descriptors_differ_where_arguments_do() {

@@ -7,7 +7,7 @@ use flexio::MemoryRegion;
 
 use super::Error;
 use super::executor::{Buffers, Extent};
-use crate::op::reduce::Reduction;
+use flexcast_reduce::Reduction;
 
 /// Registered memory from an offset on. It must stay registered until the operation is complete: otherwise the cards'
 /// key checks make it fail.

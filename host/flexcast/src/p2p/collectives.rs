@@ -7,7 +7,7 @@ use super::buffer::Buffer;
 use super::shape::{Kind, Shape};
 use super::{Error, Group};
 use crate::op::collective::Places;
-use crate::op::reduce::Reduction;
+use flexcast_reduce::Reduction;
 
 /// The reduction of contributions of one length by one core, in the order of ranks: what the others are compared with.
 #[must_use]
@@ -226,7 +226,7 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::reduce::{DataType, Operator};
+    use flexcast_reduce::{DataType, Operator};
 
     #[test]
     fn the_reference_adds_in_the_order_of_ranks() {

@@ -8,8 +8,8 @@ use flexcast_proto::session::greeting::Greeting;
 use flexio::{Access, CompletionQueue, HostBuffer, MemoryRegion, ProtectionDomain, RemoteQp};
 use zerocopy::little_endian::U32;
 
+use super::connect_info::{ConnectInfo, Entry};
 use super::connection::{CONTROL_DEPTH, Connection, Slots};
-use super::endpoint::{Endpoint, Entry};
 use super::{Config, Error, Group};
 use flexcast_rc::requester::{PROBES, Wire};
 
@@ -89,7 +89,7 @@ impl Connections {
             Entry { peer, data_qpns, control_qpns, accepts }
         };
         let number = connections.first().map_or(0, |connection| connection.numbers()[0][0]);
-        let endpoint = Endpoint {
+        let info = ConnectInfo {
             rank: self.place.rank(),
             ranks: self.place.ranks(),
             gid: device.port().gid,
@@ -97,7 +97,7 @@ impl Connections {
             nonce: device.nonce(number.into())?,
             entries: connections.iter().map(entry).collect(),
         };
-        let encoded = endpoint.encode();
+        let encoded = info.encode();
         Ok((
             Pending {
                 place: self.place,
@@ -105,7 +105,7 @@ impl Connections {
                 pd: pd.clone(),
                 completions: completions.clone(),
                 connections,
-                own: endpoint,
+                own: info,
                 slots,
                 wire: Wire::new(device.port().link_gbit_per_s.into()),
             },
@@ -129,7 +129,7 @@ pub struct Pending {
     pd: ProtectionDomain,
     completions: CompletionQueue,
     connections: Vec<Connection>,
-    own: Endpoint,
+    own: ConnectInfo,
     slots: MemoryRegion,
     wire: Wire,
 }
@@ -141,29 +141,29 @@ impl Pending {
         Self { wire: Wire::new(link_gbit_per_s), ..self }
     }
 
-    /// Connects with the peers; `endpoints` are those of all ranks, in their order. Does not wait for anybody.
+    /// Connects with the peers; `infos` are those of all ranks, in their order. Does not wait for anybody.
     ///
     /// # Errors
-    /// [`Error::Endpoint`] for one that is missing, damaged, or of a rank that was prepared for other operations;
+    /// [`Error::ConnectInfo`] for one that is missing, damaged, or of a rank that was prepared for other operations;
     /// [`Error::Flexio`].
-    pub fn connect(mut self, endpoints: &[impl AsRef<[u8]>]) -> Result<Group, Error> {
+    pub fn connect(mut self, infos: &[impl AsRef<[u8]>]) -> Result<Group, Error> {
         let (rank, ranks) = (self.place.rank(), self.place.ranks());
         for connection in &mut self.connections {
             let peer = connection.peer();
-            let refused = |reason: String| Error::Endpoint { rank: peer, reason };
-            let bytes = endpoints
+            let refused = |reason: String| Error::ConnectInfo { rank: peer, reason };
+            let bytes = infos
                 .get(peer as usize)
-                .ok_or_else(|| refused(format!("missing: {} are given for {ranks} ranks", endpoints.len())))?;
-            let endpoint = Endpoint::decode(bytes.as_ref(), peer, ranks)?;
-            let entry = endpoint.entry(rank).ok_or_else(|| {
+                .ok_or_else(|| refused(format!("missing: {} are given for {ranks} ranks", infos.len())))?;
+            let info = ConnectInfo::decode(bytes.as_ref(), peer, ranks)?;
+            let entry = info.entry(rank).ok_or_else(|| {
                 refused(format!(
                     "has no queue pair for rank {rank}: all ranks must be prepared for the same operations"
                 ))
             })?;
-            let remote = |qpn: U32| RemoteQp { qpn: qpn.get(), gid: endpoint.gid, mac: endpoint.mac, first_psn: 0 };
+            let remote = |qpn: U32| RemoteQp { qpn: qpn.get(), gid: info.gid, mac: info.mac, first_psn: 0 };
             let ends = [entry.data_qpns, entry.control_qpns].map(|ends| ends.map(remote));
             let numbers = [entry.data_qpns, entry.control_qpns].map(|ends| ends.map(U32::get));
-            let (own, peer) = (self.own.side(connection.numbers()), endpoint.side(numbers));
+            let (own, peer) = (self.own.side(connection.numbers()), info.side(numbers));
             let greeting = Greeting { scope: 0, own, peer };
             connection.connect(ends, greeting, entry.accepts.get(), &self.slots)?;
         }

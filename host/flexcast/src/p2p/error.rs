@@ -30,8 +30,8 @@ pub enum Error {
     #[error(transparent)]
     Flexio(#[from] flexio::Error),
     /// What a rank sent of its queue pairs cannot be used.
-    #[error("endpoint of rank {rank}: {reason}")]
-    Endpoint {
+    #[error("connection information of rank {rank}: {reason}")]
+    ConnectInfo {
         /// Whose it is.
         rank: u32,
         /// What is wrong with it.
@@ -86,7 +86,7 @@ pub enum Error {
     /// At the other end of a connection there is not the rank that was meant.
     #[error(
         "the other end of the connection to rank {peer} is not the rank that was meant: {came}; give all ranks the \
-         same endpoints, of one start of each rank"
+         same connection information, of one start of each rank"
     )]
     WrongPeer {
         /// The rank that was meant.

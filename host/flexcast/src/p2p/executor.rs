@@ -15,7 +15,7 @@ use flexcast_proto::p2p::{Memory, MessageError, Part, Schedule, ScheduleError, T
 use super::Error;
 use super::bound::Bound;
 use crate::op::collective::Places;
-use crate::op::reduce::Reduction;
+use flexcast_reduce::Reduction;
 
 /// Bytes of one of a rank's buffers.
 pub(crate) type Extent = (Memory, Range<usize>);

@@ -12,12 +12,12 @@ use super::bound::Bound;
 use super::buffer::{Buffer, Operands, Regions, no_buffers};
 use super::connection::Connection;
 use super::executor::{Executor, Link as _};
-use super::linger::Lingering;
 use super::posting::Posting;
 use super::queue_pairs::QueuePairs;
 use super::{Config, Error};
 use crate::op::buffer::zeroes;
 use crate::op::lists::ListPool;
+use flexcast_rc::linger::Lingering;
 use flexcast_rc::requester::Wire;
 
 /// What a group has done since it was made.

@@ -26,8 +26,8 @@
 //! let ring = algorithm::Allgather::Ring;
 //! let connections = Connections::new(place, &[algorithm::Operation::Allgather(ring)], Config::default())?;
 //! let completions = CompletionQueue::new(device, connections.completions())?;
-//! let (pending, endpoint) = connections.prepare(pd, &completions)?;
-//! let mut group = pending.connect(&exchange(endpoint))?;
+//! let (pending, info) = connections.prepare(pd, &completions)?;
+//! let mut group = pending.connect(&exchange(info))?;
 //! group.allgather(ring, Blocks::equal(65_536, place.ranks())?, None, Buffer { region: receive, offset: 0 })?;
 //! while !group.is_complete() {
 //!     group.progress()?;
@@ -40,31 +40,29 @@
 mod announcement;
 pub(crate) mod bound;
 mod buffer;
-mod collect;
 mod collectives;
+mod connect_info;
 mod connection;
 mod connections;
-mod endpoint;
 mod error;
 pub(crate) mod executor;
 mod group;
-mod linger;
 pub(crate) mod local;
 mod posting;
 mod queue_pairs;
 mod shape;
-pub mod sparse;
+
+pub use flexcast_sparse as sparse;
 
 pub use announcement::ANNOUNCEMENT_BYTES;
 pub use buffer::Buffer;
 pub use collectives::reference;
+pub(crate) use connect_info::connect_info_bytes;
 pub use connections::{Connections, Pending};
-pub(crate) use endpoint::endpoint_bytes;
 pub use error::Error;
 pub(crate) use error::Result;
 pub use flexcast_proto::p2p as algorithm;
 pub use group::{Group, Statistics};
-pub(crate) use linger::Lingering;
 
 use flexio::{Bound, Retry};
 

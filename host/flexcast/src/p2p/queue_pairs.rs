@@ -5,11 +5,11 @@ use flexcast_proto::p2p::{Schedule, Transfer};
 use flexio::{Completion, CompletionQueue, MemoryRegion};
 
 use super::buffer::Regions;
-use super::collect::collect;
 use super::connection::{Connection, Immediate, Work};
 use super::executor::{Executor, Link, LinkEvent, Taken};
 use super::posting::Posting;
 use super::{Config, Error, Statistics};
+use flexcast_rc::collect::collect;
 use flexcast_rc::requester::{Outcome, Wire};
 
 /// The connections of a rank, and the operation that goes over them.

@@ -5,7 +5,7 @@ use flexcast_proto::p2p::{Allreduce, Blocks, BlocksError, Layout, Operation, Red
 
 use crate::op::collective::Places;
 use crate::op::lists::ListPool;
-use crate::op::reduce::Reduction;
+use flexcast_reduce::Reduction;
 
 /// A reduction's algorithm and lengths, which all ranks give alike.
 #[derive(Debug)]

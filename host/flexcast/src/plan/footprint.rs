@@ -34,7 +34,7 @@ pub struct Footprint {
     /// given back then. None before, and none with the protocol on the card, where these collectives are refused.
     pub pair_queue_pairs: u32,
     /// Staging slots in DPA memory, in bytes; in host memory where the host receives
-    /// ([`Card::verbs`](crate::Card::verbs)).
+    /// ([`Endpoint::verbs`](crate::Endpoint::verbs)).
     pub staging_bytes: u64,
     /// Bitmaps, in bytes.
     pub bitmap_bytes: u64,

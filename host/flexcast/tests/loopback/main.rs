@@ -6,30 +6,31 @@ use std::thread;
 use std::time::Duration;
 
 use flexcast::reduce::{DataType, Operator, Reduction};
-use flexcast::{Card, Communicator, Config, Error, Pending};
+use flexcast::{Communicator, Config, Endpoint, Error, Pending};
 
 fn sum() -> Reduction {
     Reduction::new(Operator::Sum, DataType::U32).unwrap()
 }
 
-/// Ranks that exchange their endpoints and run `body`.
+/// Ranks that exchange their infos and run `body`.
 fn ranks<R: Send + 'static>(
     ranks: u32,
     configure: impl Fn(Config) -> Config,
     body: impl Fn(Communicator) -> R + Send + Sync + 'static,
 ) -> Vec<R> {
-    let (card, body) = (Card::loopback(), Arc::new(body));
-    let parts: Vec<Pending> =
-        (0..ranks).map(|rank| Pending::new(&card, rank, ranks, configure(Config::for_card(&card))).unwrap()).collect();
-    let endpoints: Arc<Vec<Vec<u8>>> = Arc::new(parts.iter().map(Pending::endpoint).collect());
+    let (endpoint, body) = (Endpoint::loopback(), Arc::new(body));
+    let parts: Vec<Pending> = (0..ranks)
+        .map(|rank| Pending::new(&endpoint, rank, ranks, configure(Config::for_endpoint(&endpoint))).unwrap())
+        .collect();
+    let infos: Arc<Vec<Vec<u8>>> = Arc::new(parts.iter().map(Pending::connect_info).collect());
     // No rank may post before all are connected.
     let connected = Arc::new(Barrier::new(ranks as usize));
     let threads: Vec<_> = parts
         .into_iter()
         .map(|part| {
-            let (endpoints, body, connected) = (Arc::clone(&endpoints), Arc::clone(&body), Arc::clone(&connected));
+            let (infos, body, connected) = (Arc::clone(&infos), Arc::clone(&body), Arc::clone(&connected));
             thread::spawn(move || {
-                let communicator = part.connect(&endpoints).unwrap();
+                let communicator = part.connect(&infos).unwrap();
                 connected.wait();
                 body(communicator)
             })
@@ -59,13 +60,13 @@ fn every_collective_has_every_byte_on_one_to_five_ranks_short_and_long() {
                 |config| config,
                 move |communicator| {
                     let (own, ranks) = (communicator.rank(), communicator.size());
-                    let card = communicator.card().clone();
+                    let endpoint = communicator.endpoint().clone();
                     let of = |bytes: &[u8]| {
-                        let mut buffer = card.buffer(bytes.len()).unwrap();
+                        let mut buffer = endpoint.buffer(bytes.len()).unwrap();
                         buffer.write(0, bytes).unwrap();
                         buffer
                     };
-                    let nothing = |len: usize| card.buffer(len).unwrap();
+                    let nothing = |len: usize| endpoint.buffer(len).unwrap();
                     for root in 0..ranks {
                         let buffer = if root == own { of(&pattern(root, len)) } else { nothing(len) };
                         let request = communicator.broadcast(buffer, root).unwrap();
@@ -99,10 +100,11 @@ fn calls_that_differ_fail_on_all_ranks_and_name_both() {
         3,
         |config| config,
         |communicator| {
-            let card = communicator.card().clone();
+            let endpoint = communicator.endpoint().clone();
             // One rank takes a message of another length.
             let len = if communicator.rank() == 1 { 8 } else { 4 };
-            let request = communicator.allreduce(card.buffer(len).unwrap(), card.buffer(len).unwrap(), sum()).unwrap();
+            let request =
+                communicator.allreduce(endpoint.buffer(len).unwrap(), endpoint.buffer(len).unwrap(), sum()).unwrap();
             request.wait().unwrap_err().to_string()
         },
     );
@@ -135,52 +137,53 @@ fn a_rank_that_goes_fails_those_that_wait_for_it_and_no_others() {
 
 #[test]
 fn what_memory_has_not_is_refused_by_name() {
-    let card = Card::loopback();
-    let refused = |config: Config| Pending::new(&card, 0, 2, config).map(|_| ()).unwrap_err().to_string();
-    let text = refused(Config::for_card(&card).control(flexcast::Control::Device));
+    let endpoint = Endpoint::loopback();
+    let refused = |config: Config| Pending::new(&endpoint, 0, 2, config).map(|_| ()).unwrap_err().to_string();
+    let text = refused(Config::for_endpoint(&endpoint).control(flexcast::Control::Device));
     assert!(text.contains("control") && text.contains("host"), "{text}");
-    let text = refused(Config::for_card(&card).aggregators(vec!["127.0.0.1:7".to_owned()]));
+    let text = refused(Config::for_endpoint(&endpoint).aggregators(vec!["127.0.0.1:7".to_owned()]));
     assert!(text.contains("aggregators"), "{text}");
-    let text = refused(Config::for_card(&card).receive_threads(7));
+    let text = refused(Config::for_endpoint(&endpoint).receive_threads(7));
     assert!(
-        text.contains("receive_threads is 7") && text.contains("datapath loopback; only cards with dpa use it"),
+        text.contains("receive_threads is 7") && text.contains("datapath loopback; only endpoints with dpa use it"),
         "{text}"
     );
-    let network = Card::udp(&flexcast::UdpOptions::default().interface("lo")).unwrap();
-    let config = Config::for_card(&network).placement(flexcast::ThreadPlacement::Spread);
+    let network = Endpoint::udp(&flexcast::UdpOptions::default().interface("lo")).unwrap();
+    let config = Config::for_endpoint(&network).placement(flexcast::ThreadPlacement::Spread);
     let text = Pending::new(&network, 0, 2, config).map(|_| ()).unwrap_err().to_string();
-    assert!(text.contains("placement") && text.contains("only cards with dpa or verbs use it"), "{text}");
+    assert!(text.contains("placement") && text.contains("only endpoints with dpa or verbs use it"), "{text}");
     // Threads go with subgroups, which there are of each of these.
     for number in [1, 3, 16] {
-        Pending::new(&network, 0, 2, Config::for_card(&network).with_subgroups(number)).unwrap();
-        Pending::new(&card, 0, 2, Config::for_card(&card).with_subgroups(number)).unwrap();
+        Pending::new(&network, 0, 2, Config::for_endpoint(&network).with_subgroups(number)).unwrap();
+        Pending::new(&endpoint, 0, 2, Config::for_endpoint(&endpoint).with_subgroups(number)).unwrap();
     }
     // What nobody has changed is no reason.
     Pending::new(&network, 0, 2, Config::default()).unwrap();
-    Pending::new(&card, 0, 2, Config::default()).unwrap();
-    let text = refused(Config::for_card(&card).control(flexcast::Control::Service));
+    Pending::new(&endpoint, 0, 2, Config::default()).unwrap();
+    let text = refused(Config::for_endpoint(&endpoint).control(flexcast::Control::Service));
     assert!(text.contains("control") || text.contains("service"), "{text}");
 }
 
 #[test]
 fn ranks_with_cards_of_two_kinds_are_refused_and_named() {
-    let (memory, network) = (Card::loopback(), Card::udp(&flexcast::UdpOptions::default().interface("lo")).unwrap());
-    let parts = [&memory, &network].map(|card| {
-        let rank = u32::from(card.interface().is_some());
-        Pending::new(card, rank, 2, Config::for_card(card)).unwrap()
+    let (memory, network) =
+        (Endpoint::loopback(), Endpoint::udp(&flexcast::UdpOptions::default().interface("lo")).unwrap());
+    let parts = [&memory, &network].map(|endpoint| {
+        let rank = u32::from(endpoint.interface().is_some());
+        Pending::new(endpoint, rank, 2, Config::for_endpoint(endpoint)).unwrap()
     });
-    let endpoints: Vec<Vec<u8>> = parts.iter().map(Pending::endpoint).collect();
-    let [memory, network] = parts.map(|part| part.connect(&endpoints).unwrap_err());
+    let infos: Vec<Vec<u8>> = parts.iter().map(Pending::connect_info).collect();
+    let [memory, network] = parts.map(|part| part.connect(&infos).unwrap_err());
     assert!(matches!(memory, Error::Peer { rank: 1, .. }) && memory.to_string().contains("another kind"), "{memory}");
     assert!(matches!(network, Error::Peer { rank: 0, .. }), "{network}");
     // Another process, another number, too few.
-    let card = Card::loopback();
-    let part = || Pending::new(&card, 0, 2, Config::for_card(&card)).unwrap();
-    let own = part().endpoint();
+    let endpoint = Endpoint::loopback();
+    let part = || Pending::new(&endpoint, 0, 2, Config::for_endpoint(&endpoint)).unwrap();
+    let own = part().connect_info();
     let text = part().connect(&[own.clone(), own.clone()]).unwrap_err().to_string();
     assert!(text.contains("rank 1") && text.contains("another number"), "{text}");
     let text = part().connect(std::slice::from_ref(&own)).unwrap_err().to_string();
-    assert!(text.contains("1 endpoints for 2 ranks"), "{text}");
+    assert!(text.contains("1 blocks of connection information for 2 ranks"), "{text}");
     let text = part().connect(&[own, Vec::new()]).unwrap_err().to_string();
     assert!(text.contains("another kind"), "{text}");
 }

@@ -69,12 +69,12 @@ fn endpoint_begins(bytes: &[u8]) -> bool {
 
 /// Messages between all pairs of ranks, every byte checked, or the error.
 fn alltoall(communicator: &flexcast::Communicator, rank: u32) -> Result<(), Error> {
-    let (card, ranks) = (communicator.card().clone(), communicator.size());
-    let mut send = card.buffer(ranks as usize * BYTES).unwrap();
+    let (endpoint, ranks) = (communicator.endpoint().clone(), communicator.size());
+    let mut send = endpoint.buffer(ranks as usize * BYTES).unwrap();
     for other in 0..ranks {
         send.write(other as usize * BYTES, &block(rank * ranks + other, BYTES)).unwrap();
     }
-    let receive = card.buffer(ranks as usize * BYTES).unwrap();
+    let receive = endpoint.buffer(ranks as usize * BYTES).unwrap();
     let request = communicator.alltoall(send, receive).map_err(|failed| failed.error)?;
     let done = request.wait().map_err(|failed| failed.error)?;
     (0..ranks).for_each(|other| check(&done.receive, other as usize * BYTES, &block(other * ranks + rank, BYTES)));
@@ -224,11 +224,11 @@ fn workers(aggregator: SocketAddr, secret: Option<Secret>) -> Group {
 
 /// A sparse AllReduce without zeros, every byte checked, or the error.
 fn sum(communicator: &flexcast::Communicator, rank: u32) -> Result<(), Error> {
-    let (card, elements) = (communicator.card().clone(), 20_000_u32);
+    let (endpoint, elements) = (communicator.endpoint().clone(), 20_000_u32);
     let of = |rank: u32| (1..=elements).map(move |at| at * (rank + 1));
-    let mut send = card.buffer(4 * elements as usize).unwrap();
+    let mut send = endpoint.buffer(4 * elements as usize).unwrap();
     send.write(0, &of(rank).flat_map(u32::to_ne_bytes).collect::<Vec<_>>()).unwrap();
-    let receive = card.buffer(send.len()).unwrap();
+    let receive = endpoint.buffer(send.len()).unwrap();
     let sum = Reduction::of(Operator::Sum, DataType::U32).unwrap();
     let request = communicator.post(Allreduce::new(sum).sparse(SparseOptions::default()).buffers(send, receive));
     let done = request.and_then(|request| request.wait()).map_err(|failed| failed.error)?;

@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flexcast::bootstrap::CallbackExchange;
-use flexcast::{Card, Communicator, Config};
+use flexcast::{Communicator, Config, Endpoint};
 
 use crate::group::{Group, block, check};
 use crate::{multicast, options};
 
 /// Allgathers and Broadcasts, every byte checked.
 fn gather(communicator: &Communicator, rank: u32, turns: u32, bytes: usize) {
-    let (card, ranks) = (communicator.card().clone(), communicator.size());
+    let (endpoint, ranks) = (communicator.endpoint().clone(), communicator.size());
     for turn in 0..turns {
-        let mut send = card.buffer(bytes).unwrap();
+        let mut send = endpoint.buffer(bytes).unwrap();
         send.write(0, &block(rank + turn, bytes)).unwrap();
-        let request = communicator.allgather(send, card.buffer(ranks as usize * bytes).unwrap()).unwrap();
+        let request = communicator.allgather(send, endpoint.buffer(ranks as usize * bytes).unwrap()).unwrap();
         let done = request.wait().unwrap();
         (0..ranks).for_each(|other| check(&done.receive, other as usize * bytes, &block(other + turn, bytes)));
     }
@@ -27,13 +27,14 @@ fn a_port_that_another_program_has_for_itself_is_refused_with_what_to_change() {
     let group = Ipv4Addr::new(239, 77, 2, 1);
     let other = UdpSocket::bind((group, 0)).unwrap();
     let options = options().group(group.into()).port(other.local_addr().unwrap().port());
-    let card = Card::udp(&options).unwrap();
+    let endpoint = Endpoint::udp(&options).unwrap();
     let mut alone = CallbackExchange::new(0, 1, |send: &[u8], receive: &mut [u8]| {
         receive.copy_from_slice(send);
         Ok(())
     })
     .unwrap();
-    let error = Communicator::create(&card, &mut alone, Config::for_card(&card)).map(drop).unwrap_err().to_string();
+    let error =
+        Communicator::create(&endpoint, &mut alone, Config::for_endpoint(&endpoint)).map(drop).unwrap_err().to_string();
     assert!(error.contains("239.77.2.1") && error.contains("FLEXCAST_PORT, FLEXCAST_GROUP"), "{error}");
 }
 

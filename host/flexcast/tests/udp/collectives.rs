@@ -13,13 +13,13 @@ use crate::options;
 const RANKS: [u32; 5] = [1, 2, 3, 5, 8];
 
 fn filled(communicator: &Communicator, bytes: &[u8]) -> Buffer {
-    let mut buffer = communicator.card().buffer(bytes.len()).unwrap();
+    let mut buffer = communicator.endpoint().buffer(bytes.len()).unwrap();
     buffer.write(0, bytes).unwrap();
     buffer
 }
 
 fn empty(communicator: &Communicator, bytes: usize) -> Buffer {
-    let mut buffer = communicator.card().buffer(bytes).unwrap();
+    let mut buffer = communicator.endpoint().buffer(bytes).unwrap();
     buffer.fill(0xA5);
     buffer
 }

@@ -38,10 +38,10 @@ fn tuned() -> Tuning {
 }
 
 fn gather(communicator: &Communicator, rank: u32, turn: u32) -> Decision {
-    let card = communicator.card().clone();
-    let mut send = card.buffer(BYTES).unwrap();
+    let endpoint = communicator.endpoint().clone();
+    let mut send = endpoint.buffer(BYTES).unwrap();
     send.write(0, &block(rank + turn, BYTES)).unwrap();
-    let request = communicator.allgather(send, card.buffer(RANKS as usize * BYTES).unwrap()).unwrap();
+    let request = communicator.allgather(send, endpoint.buffer(RANKS as usize * BYTES).unwrap()).unwrap();
     let done = request.wait().unwrap();
     (0..RANKS).for_each(|other| check(&done.receive, other as usize * BYTES, &block(other + turn, BYTES)));
     done.report.decision

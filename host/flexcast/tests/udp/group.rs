@@ -5,7 +5,7 @@ use std::thread;
 
 use crate::attacks::Overheard;
 use flexcast::bootstrap::{StoreConfig, TcpStore};
-use flexcast::{Buffer, Card, Communicator, Config, Tuning, UdpOptions};
+use flexcast::{Buffer, Communicator, Config, Endpoint, Tuning, UdpOptions};
 
 /// What rank `rank` contributes.
 pub(crate) fn block(rank: u32, bytes: usize) -> Vec<u8> {
@@ -81,13 +81,13 @@ impl Group {
                         None => TcpStore::join(config),
                     }
                     .unwrap();
-                    let card = Card::udp(options).unwrap();
-                    let mut config = (self.configure)(Config::for_card(&card));
+                    let endpoint = Endpoint::udp(options).unwrap();
+                    let mut config = (self.configure)(Config::for_endpoint(&endpoint));
                     if rank == 0 && self.of_first.is_some() {
                         config = config.tuning(self.of_first.clone());
                     }
                     let mut exchange = Overheard(&mut store, port);
-                    let communicator = Communicator::create(&card, &mut exchange, config).unwrap();
+                    let communicator = Communicator::create(&endpoint, &mut exchange, config).unwrap();
                     program(&communicator, rank);
                 });
             }

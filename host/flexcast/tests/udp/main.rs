@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use flexcast::bootstrap::{CallbackExchange, StoreConfig, TcpStore};
-use flexcast::{Algorithm, Allgather, Card, Communicator, Config, Error, Selection, UdpOptions};
+use flexcast::{Algorithm, Allgather, Communicator, Config, Endpoint, Error, Selection, UdpOptions};
 
 use group::{Group, block, check};
 
@@ -44,10 +44,10 @@ fn allgathers_and_broadcasts_of_all_sizes_are_right() {
         let options = spread(of_computer).subgroups(subgroups);
         Group::new(ranks, options, move |config| config.algorithm(selection)).run(|communicator, rank| {
             for bytes in [0, 1, 63, 5000, 20_000, 300_001] {
-                let card = communicator.card().clone();
-                let mut send = card.buffer(bytes).unwrap();
+                let endpoint = communicator.endpoint().clone();
+                let mut send = endpoint.buffer(bytes).unwrap();
                 send.write(0, &block(rank, bytes)).unwrap();
-                let receive = card.buffer(bytes * ranks as usize).unwrap();
+                let receive = endpoint.buffer(bytes * ranks as usize).unwrap();
                 let done = communicator.allgather(send, receive).unwrap().wait().unwrap();
                 for other in 0..ranks {
                     check(&done.receive, other as usize * bytes, &block(other, bytes));
@@ -59,7 +59,7 @@ fn allgathers_and_broadcasts_of_all_sizes_are_right() {
                     assert_eq!(algorithm, expected, "{bytes} bytes");
                 }
                 let root = bytes as u32 % ranks;
-                let mut buffer = card.buffer(bytes).unwrap();
+                let mut buffer = endpoint.buffer(bytes).unwrap();
                 if rank == root {
                     buffer.write(0, &block(root, bytes)).unwrap();
                 }
@@ -77,11 +77,11 @@ fn unequal_contributions_displacements_and_in_place_are_right() {
     let displacements = [200_000, 5, 0, 100_003u64];
     let group = |of_computer| Group::new(RANKS, spread(of_computer), |config| multicast(config).chains(2));
     let gather = |communicator: &Communicator, rank: u32| {
-        let card = communicator.card().clone();
+        let endpoint = communicator.endpoint().clone();
         let own = counts[rank as usize] as usize;
-        let mut send = card.buffer(own).unwrap();
+        let mut send = endpoint.buffer(own).unwrap();
         send.write(0, &block(rank, own)).unwrap();
-        let mut receive = card.buffer(300_001).unwrap();
+        let mut receive = endpoint.buffer(300_001).unwrap();
         receive.fill(0xA5);
         let request =
             communicator.post(Allgather::counts(&counts).displs(&displacements).buffers(send, receive)).unwrap();
@@ -90,7 +90,7 @@ fn unequal_contributions_displacements_and_in_place_are_right() {
             check(&done.receive, at as usize, &block(other, *count as usize));
         }
         check(&done.receive, 300_000, &[0xA5]);
-        let mut receive = card.buffer(RANKS as usize * 30_000).unwrap();
+        let mut receive = endpoint.buffer(RANKS as usize * 30_000).unwrap();
         receive.write(rank as usize * 30_000, &block(rank, 30_000)).unwrap();
         let done = communicator.post(Allgather::new().in_place(receive)).unwrap().wait().unwrap();
         (0..RANKS).for_each(|other| check(&done.receive, other as usize * 30_000, &block(other, 30_000)));
@@ -103,13 +103,13 @@ fn several_operations_and_communicators_run_side_by_side() {
     let group =
         Group::new(3, options(), |config| multicast(config).progress_thread(Some(flexcast::ThreadOptions::default())));
     group.run(|communicator, rank| {
-        let card = communicator.card().clone();
+        let endpoint = communicator.endpoint().clone();
         let mut requests = Vec::new();
         for turn in 0..4u32 {
             let bytes = 10_000 * (turn as usize + 1);
-            let mut send = card.buffer(bytes).unwrap();
+            let mut send = endpoint.buffer(bytes).unwrap();
             send.write(0, &block(rank + turn, bytes)).unwrap();
-            requests.push((turn, bytes, communicator.allgather(send, card.buffer(3 * bytes).unwrap()).unwrap()));
+            requests.push((turn, bytes, communicator.allgather(send, endpoint.buffer(3 * bytes).unwrap()).unwrap()));
         }
         for (turn, bytes, request) in requests {
             let done = request.wait().unwrap();
@@ -136,14 +136,14 @@ fn nothing_of_a_communicator_is_left_when_it_is_dropped_although_its_thread_is_a
         let is_gone = Arc::new(AtomicBool::new(false));
         let last = Arc::clone(&is_gone);
         let options = options().tap(Arc::new(move |_, _| Box::new(Last(Arc::clone(&last)))));
-        let card = Card::udp(&options).unwrap();
-        let config = Config::for_card(&card).progress_thread(Some(flexcast::ThreadOptions::default()));
+        let endpoint = Endpoint::udp(&options).unwrap();
+        let config = Config::for_endpoint(&endpoint).progress_thread(Some(flexcast::ThreadOptions::default()));
         let mut alone = CallbackExchange::new(0, 1, |send: &[u8], receive: &mut [u8]| {
             receive.copy_from_slice(send);
             Ok(())
         })
         .unwrap();
-        let communicator = Communicator::create(&card, &mut alone, config).unwrap();
+        let communicator = Communicator::create(&endpoint, &mut alone, config).unwrap();
         // Its thread has something to do while it goes.
         drop(communicator.barrier().unwrap());
         drop(communicator);
@@ -156,12 +156,12 @@ fn two_jobs_on_one_group_and_port_do_not_see_one_another() {
     let job = |first: u32| {
         let options = options().group([239, 77, 1, 1].into()).port(17_222);
         Group::new(3, options, multicast).run(|communicator, rank| {
-            let card = communicator.card().clone();
+            let endpoint = communicator.endpoint().clone();
             for turn in 0..20 {
                 let bytes = 100_000;
-                let mut send = card.buffer(bytes).unwrap();
+                let mut send = endpoint.buffer(bytes).unwrap();
                 send.write(0, &block(first + rank + turn, bytes)).unwrap();
-                let request = communicator.allgather(send, card.buffer(3 * bytes).unwrap()).unwrap();
+                let request = communicator.allgather(send, endpoint.buffer(3 * bytes).unwrap()).unwrap();
                 let done = request.wait().unwrap();
                 (0..3).for_each(|other| {
                     check(&done.receive, other as usize * bytes, &block(first + other + turn, bytes))
@@ -202,11 +202,11 @@ fn each_subgroup_carries_its_share_and_strangers_are_counted() {
         .collect();
     let options = spread(1).group(group.into()).port(port).subgroups(4);
     Group::new(RANKS, options, |config| multicast(config).chunk_bytes(1000)).run_once(true, |communicator, rank| {
-        let card = communicator.card().clone();
+        let endpoint = communicator.endpoint().clone();
         let stranger = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         stranger.send_to(b"nonsense", (std::net::Ipv4Addr::from(group), port + 2)).unwrap();
         for turn in 0..3 {
-            let mut buffer = card.buffer(BYTES).unwrap();
+            let mut buffer = endpoint.buffer(BYTES).unwrap();
             if rank == 0 {
                 buffer.write(0, &block(turn, BYTES)).unwrap();
             }
@@ -240,16 +240,16 @@ fn what_is_lost_changed_doubled_or_late_is_made_good() {
         let subgroups = 1 + (seed / 3 % 3) as u32;
         let options = spread(1 + (seed % 5) as u32).tap(tap).unauthenticated(false).subgroups(subgroups);
         Group::new(ranks, options, move |config| multicast(config).chains(chains)).run(|communicator, rank| {
-            let card = communicator.card().clone();
+            let endpoint = communicator.endpoint().clone();
             for turn in 0..3u32 {
                 let bytes = 40_000 + 13_001 * turn as usize;
-                let mut send = card.buffer(bytes).unwrap();
+                let mut send = endpoint.buffer(bytes).unwrap();
                 send.write(0, &block(rank + turn, bytes)).unwrap();
-                let receive = card.buffer(bytes * ranks as usize).unwrap();
+                let receive = endpoint.buffer(bytes * ranks as usize).unwrap();
                 let done = communicator.allgather(send, receive).unwrap().wait().unwrap();
                 (0..ranks).for_each(|other| check(&done.receive, other as usize * bytes, &block(other + turn, bytes)));
                 let root = turn % ranks;
-                let mut buffer = card.buffer(2 * bytes).unwrap();
+                let mut buffer = endpoint.buffer(2 * bytes).unwrap();
                 if rank == root {
                     buffer.write(0, &block(root, 2 * bytes)).unwrap();
                 }
@@ -268,10 +268,10 @@ fn without_multicast_everything_comes_from_the_neighbour() {
         multicast(config).overheads(overheads)
     };
     Group::new(4, options, slack).run(|communicator, rank| {
-        let card = communicator.card().clone();
-        let mut send = card.buffer(100_000).unwrap();
+        let endpoint = communicator.endpoint().clone();
+        let mut send = endpoint.buffer(100_000).unwrap();
         send.write(0, &block(rank, 100_000)).unwrap();
-        let request = communicator.allgather(send, card.buffer(400_000).unwrap()).unwrap();
+        let request = communicator.allgather(send, endpoint.buffer(400_000).unwrap()).unwrap();
         let done = request.wait().unwrap();
         (0..4).for_each(|other| check(&done.receive, other as usize * 100_000, &block(other, 100_000)));
         assert_eq!(done.report.recovered_bytes, 300_000);
@@ -287,12 +287,12 @@ fn giving_up_too_early_costs_time_and_no_bytes() {
     };
     let given_up = std::sync::atomic::AtomicU64::new(0);
     Group::new(4, options(), hasty).run(|communicator, rank| {
-        let card = communicator.card().clone();
+        let endpoint = communicator.endpoint().clone();
         for turn in 0..60 {
             let bytes = 200_000;
-            let mut send = card.buffer(bytes).unwrap();
+            let mut send = endpoint.buffer(bytes).unwrap();
             send.write(0, &block(rank + turn, bytes)).unwrap();
-            let request = communicator.allgather(send, card.buffer(4 * bytes).unwrap()).unwrap();
+            let request = communicator.allgather(send, endpoint.buffer(4 * bytes).unwrap()).unwrap();
             let done = request.wait().unwrap();
             (0..4).for_each(|other| check(&done.receive, other as usize * bytes, &block(other + turn, bytes)));
             let count = u64::from(done.report.phases.cut_off().is_some());
@@ -310,10 +310,10 @@ fn acknowledgements_that_never_come_only_slow_a_root_down() {
     // How long it takes is not the matter: other tests may have the processors meanwhile.
     let patient = |config| multicast(config).recovery_timeout(Duration::from_secs(30)).chunk_bytes(64).chains(1);
     Group::new(3, options, patient).run(|communicator, rank| {
-        let card = communicator.card().clone();
-        let mut send = card.buffer(BYTES).unwrap();
+        let endpoint = communicator.endpoint().clone();
+        let mut send = endpoint.buffer(BYTES).unwrap();
         send.write(0, &block(rank, BYTES)).unwrap();
-        let request = communicator.allgather(send, card.buffer(3 * BYTES).unwrap()).unwrap();
+        let request = communicator.allgather(send, endpoint.buffer(3 * BYTES).unwrap()).unwrap();
         let done = request.wait().unwrap();
         (0..3).for_each(|other| check(&done.receive, other as usize * BYTES, &block(other, BYTES)));
     });
@@ -322,21 +322,21 @@ fn acknowledgements_that_never_come_only_slow_a_root_down() {
 #[test]
 fn whoever_calls_something_else_or_leaves_is_named_and_buffers_come_back() {
     Group::new(3, options(), multicast).run(|communicator, rank| {
-        let card = communicator.card().clone();
+        let endpoint = communicator.endpoint().clone();
         let root = u32::from(rank == 2);
-        let failed = communicator.broadcast(card.buffer(100_000).unwrap(), root).unwrap().wait().unwrap_err();
+        let failed = communicator.broadcast(endpoint.buffer(100_000).unwrap(), root).unwrap().wait().unwrap_err();
         assert!(matches!(failed.error, Error::Failed { .. }), "{failed}");
         assert_eq!(failed.receive.map(|buffer| buffer.len()), Some(100_000));
-        let refused = communicator.broadcast(card.buffer(8).unwrap(), 0).unwrap_err();
+        let refused = communicator.broadcast(endpoint.buffer(8).unwrap(), 0).unwrap_err();
         assert!(matches!(refused.error, Error::Broken { .. }), "{refused}");
     });
     Group::new(3, options(), multicast).run(|communicator, rank| {
         if rank == 1 {
             return;
         }
-        let card = communicator.card().clone();
-        let send = card.buffer(50_000).unwrap();
-        let failed = communicator.allgather(send, card.buffer(150_000).unwrap());
+        let endpoint = communicator.endpoint().clone();
+        let send = endpoint.buffer(50_000).unwrap();
+        let failed = communicator.allgather(send, endpoint.buffer(150_000).unwrap());
         let failed = failed.and_then(|request| request.wait()).unwrap_err();
         let text = failed.to_string();
         assert!(text.contains("rank 1"), "{text}");
@@ -348,9 +348,9 @@ fn whoever_is_gone_before_a_call_is_named_at_once() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let make = |store: Result<TcpStore, flexcast::bootstrap::StoreError>, shared: bool| {
-        let card = Card::udp(&options().shared_memory(shared)).unwrap();
-        let config = Config::for_card(&card).progress_thread(Some(flexcast::ThreadOptions::default()));
-        Communicator::create(&card, &mut store.unwrap(), config).unwrap()
+        let endpoint = Endpoint::udp(&options().shared_memory(shared)).unwrap();
+        let config = Config::for_endpoint(&endpoint).progress_thread(Some(flexcast::ThreadOptions::default()));
+        Communicator::create(&endpoint, &mut store.unwrap(), config).unwrap()
     };
     for shared in [false, true] {
         let listener = listener.try_clone().unwrap();
@@ -381,13 +381,13 @@ fn whoever_is_gone_before_a_call_is_named_at_once() {
 #[test]
 fn buffers_of_another_kind_of_card_are_refused() {
     Group::new(1, options(), multicast).run(|communicator, _| {
-        let failed = communicator.broadcast(communicator.card().buffer(9).unwrap(), 1).unwrap_err();
+        let failed = communicator.broadcast(communicator.endpoint().buffer(9).unwrap(), 1).unwrap_err();
         assert!(failed.to_string().contains("root 1 of 1 ranks"), "{failed}");
-        assert_eq!(communicator.card().datapath().name(), "udp");
-        assert!(communicator.card().device().is_none());
+        assert_eq!(communicator.endpoint().datapath().name(), "udp");
+        assert!(communicator.endpoint().device().is_none());
     });
-    let card = Card::udp(&options()).unwrap();
-    assert_eq!(card.interface().map(flexcast::Interface::name), Some("lo"));
+    let endpoint = Endpoint::udp(&options()).unwrap();
+    assert_eq!(endpoint.interface().map(flexcast::Interface::name), Some("lo"));
 }
 
 #[test]
@@ -417,9 +417,9 @@ fn overflows_are_counted_separately_and_slow_the_root_down() {
         let options = spread(2).group(group).port(port).socket_buffer_bytes(32 << 10);
         let config = |config| multicast(config).recovery_timeout(Duration::from_secs(30));
         Group::new(3, options, config).run(|communicator, rank| {
-            let card = communicator.card().clone();
+            let endpoint = communicator.endpoint().clone();
             for turn in 0..MOST {
-                let mut buffer = card.buffer(BYTES).unwrap();
+                let mut buffer = endpoint.buffer(BYTES).unwrap();
                 if rank == 0 {
                     let is_seen = matches!(*most.lock().unwrap(), (1.., Some(_)));
                     buffer.write(0, &block(turn, BYTES)).unwrap();
@@ -453,10 +453,10 @@ fn a_configured_rate_is_kept() {
     const BYTES: usize = 5 << 20;
     const TURNS: u32 = 10;
     Group::new(2, options(), |config| multicast(config).pacing_gbit_per_s(Some(1))).run(|communicator, rank| {
-        let card = communicator.card().clone();
+        let endpoint = communicator.endpoint().clone();
         let mut whole = 0;
         for turn in 0..TURNS {
-            let mut buffer = card.buffer(BYTES).unwrap();
+            let mut buffer = endpoint.buffer(BYTES).unwrap();
             if rank == 0 {
                 buffer.write(0, &block(turn, BYTES)).unwrap();
             }

@@ -12,12 +12,12 @@ const BLOCK_BYTES: usize = 1024;
 
 /// Sums up arrays of so many blocks whose first ones are not zero, and says by what.
 fn sum(communicator: &Communicator, rank: u32, blocks: usize, full: usize) -> Decision {
-    let card = communicator.card();
-    let mut send = card.buffer(blocks * BLOCK_BYTES).unwrap();
+    let endpoint = communicator.endpoint();
+    let mut send = endpoint.buffer(blocks * BLOCK_BYTES).unwrap();
     let elements = full * BLOCK_BYTES / size_of::<u32>();
     let contribution = |rank: u32| (1..=elements as u32).map(move |at| at * (rank + 1));
     send.write(0, &contribution(rank).flat_map(u32::to_ne_bytes).collect::<Vec<_>>()).unwrap();
-    let receive = card.buffer(send.len()).unwrap();
+    let receive = endpoint.buffer(send.len()).unwrap();
     let request =
         communicator.post(Allreduce::new(SUM).sparse(SparseOptions::default()).buffers(send, receive)).unwrap();
     let done = request.wait().unwrap();

@@ -173,7 +173,7 @@ impl Group {
 impl Ranks {
     fn new(provider: &Provider, image: Option<&ImageFile>, params: &SparseSim) -> Result<Self, SimError> {
         let count = params.workers as usize;
-        let cards = match image {
+        let endpoints = match image {
             Some(ImageFile { name, elf }) => {
                 let application = Firmware { name, elf }.load(provider).map_err(at(0))?;
                 open_cards(provider, count, Opening::Firmware(&application))?
@@ -181,10 +181,10 @@ impl Ranks {
             None => open_cards(provider, count, Opening::Verbs)?,
         };
         let config = flexcast::Config::default().reproducible(params.in_rank_order);
-        let make = |(rank, card)| Pending::new(card, rank, params.workers, config.clone()).map_err(at(rank));
-        let pending = (0..).zip(&cards).map(make).collect::<Result<Vec<_>, _>>()?;
-        let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
-        let connect = |(rank, pending): (u32, Pending)| pending.connect(&endpoints).map_err(at(rank));
+        let make = |(rank, endpoint)| Pending::new(endpoint, rank, params.workers, config.clone()).map_err(at(rank));
+        let pending = (0..).zip(&endpoints).map(make).collect::<Result<Vec<_>, _>>()?;
+        let infos: Vec<Vec<u8>> = pending.iter().map(Pending::connect_info).collect();
+        let connect = |(rank, pending): (u32, Pending)| pending.connect(&infos).map_err(at(rank));
         let all = (0..).zip(pending).map(connect).collect::<Result<_, _>>()?;
         let SparseSim { block_bytes, blocks_per_message, .. } = *params;
         Ok(Self { all, options: SparseOptions { block_bytes, blocks_per_message } })
@@ -192,7 +192,7 @@ impl Ranks {
 
     fn post(&self, rank: u32, array: &[u8]) -> Result<Request, SimError> {
         let communicator = &self.all[rank as usize];
-        let mut buffer = communicator.card().buffer(array.len()).map_err(at(rank))?;
+        let mut buffer = communicator.endpoint().buffer(array.len()).map_err(at(rank))?;
         buffer.write(0, array).map_err(at(rank))?;
         let posted = communicator.post(Allreduce::new(REDUCTION).sparse(self.options).in_place(buffer));
         posted.map_err(|failed| at(rank)(failed.error))
@@ -259,17 +259,17 @@ fn times(params: &SparseSim, kind: AggregatorKind) -> (u64, u64) {
 }
 
 /// Name of a card.
-fn device(provider: &Provider, card: u32) -> Result<String, SimError> {
-    let devices = provider.devices().map_err(|error| at(card)(error.into()))?;
-    Ok(devices.get(card as usize).map_or_else(String::new, |device| device.name.clone()))
+fn device(provider: &Provider, endpoint: u32) -> Result<String, SimError> {
+    let devices = provider.devices().map_err(|error| at(endpoint)(error.into()))?;
+    Ok(devices.get(endpoint as usize).map_or_else(String::new, |device| device.name.clone()))
 }
 
-fn domain(provider: &Provider, card: u32) -> Result<ProtectionDomain, SimError> {
-    let domain = provider.open(&device(provider, card)?).and_then(|device| ProtectionDomain::new(&device));
-    domain.map_err(|error| at(card)(error.into()))
+fn domain(provider: &Provider, endpoint: u32) -> Result<ProtectionDomain, SimError> {
+    let domain = provider.open(&device(provider, endpoint)?).and_then(|device| ProtectionDomain::new(&device));
+    domain.map_err(|error| at(endpoint)(error.into()))
 }
 
-/// Workers that are not connected, and their endpoints.
+/// Workers that are not connected, and their infos.
 fn pending_workers(
     provider: &Provider,
     settings: Settings,
@@ -293,16 +293,16 @@ impl Separate {
         let (ours, announced) = pending_workers(provider, settings, params.workers)?;
         let (mut theirs, mut answers) = (Vec::new(), Vec::new());
         for (own, kind) in (0..).zip(kinds) {
-            let card = params.workers + own;
+            let endpoint = params.workers + own;
             let (message_ps, block_ps) = times(params, *kind);
             let work = move |_: &str, work| match work {
                 HostWork::ReductionMessage => message_ps,
                 HostWork::ReductionBlock => block_ps,
                 _ => 0,
             };
-            let domain = domain(&provider.with_work(work), card)?;
+            let domain = domain(&provider.with_work(work), endpoint)?;
             let prepared = Aggregator::prepare(&domain, settings, own, Config::default());
-            let (pending, endpoint) = prepared.map_err(party(card))?;
+            let (pending, endpoint) = prepared.map_err(party(endpoint))?;
             theirs.push(pending);
             answers.push(endpoint);
         }
@@ -330,8 +330,8 @@ impl Separate {
         let (mut theirs, mut answers) = (Vec::new(), Vec::new());
         for own in 0..params.workers {
             let device = device(provider, own)?;
-            let card = AggregatorCard::open(provider, &device, Firmware { name, elf }).map_err(at(own))?;
-            let (pending, endpoint) = card.prepare_for(&settings, own, &options).map_err(at(own))?;
+            let endpoint = AggregatorCard::open(provider, &device, Firmware { name, elf }).map_err(at(own))?;
+            let (pending, endpoint) = endpoint.prepare_for(&settings, own, &options).map_err(at(own))?;
             theirs.push(pending);
             answers.push(endpoint);
         }
@@ -363,8 +363,8 @@ impl Separate {
         let Self { call, workers, aggregators, .. } = self;
         let mut arrays = contributions.to_vec();
         let before: Vec<u64> = workers.iter().map(|worker| worker.statistics().sent_messages).collect();
-        let cards = workers.len() as u32;
-        for (number, aggregator) in (cards..).zip(aggregators.iter_mut()) {
+        let endpoints = workers.len() as u32;
+        for (number, aggregator) in (endpoints..).zip(aggregators.iter_mut()) {
             aggregator.begin(*call).map_err(party(number))?;
         }
         for (number, worker) in (0..).zip(workers.iter_mut()) {
@@ -379,7 +379,7 @@ impl Separate {
                     end_ps = provider.relax().now_ps();
                 }
             }
-            for (number, aggregator) in (cards..).zip(aggregators.iter_mut()) {
+            for (number, aggregator) in (endpoints..).zip(aggregators.iter_mut()) {
                 aggregator.progress().map_err(party(number))?;
             }
             let is_open = |worker: &Worker| !worker.is_complete();

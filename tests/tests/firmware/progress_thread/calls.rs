@@ -4,8 +4,8 @@ use emu_config::Machine;
 use emu_machine::{Config as MachineConfig, with_world};
 use emu_provider::emulated;
 use flexcast::{
-    Allgather, Buffer, Card, Communicator, Config, Control, Done, Firmware, MessageCounts, Pending, Request, Selection,
-    Test,
+    Allgather, Buffer, Communicator, Config, Control, Done, Endpoint, Firmware, MessageCounts, Pending, Request,
+    Selection, Test,
 };
 use flexcast_tests::image_bytes;
 
@@ -37,16 +37,16 @@ pub(crate) fn with_ranks(machine: MachineConfig, config: &Config, body: impl FnO
     let elf = image_bytes("allgather");
     let open = |number| {
         let firmware = Firmware { name: "allgather", elf: &elf };
-        Card::open(&provider, &format!("mlx5_{number}"), firmware).expect("the card opens")
+        Endpoint::open(&provider, &format!("mlx5_{number}"), firmware).expect("the card opens")
     };
-    let cards: Vec<Card> = (0..ranks).map(open).collect();
+    let cards: Vec<Endpoint> = (0..ranks).map(open).collect();
     let pending: Vec<Pending> = (0..)
         .zip(&cards)
         .map(|(rank, card)| Pending::new(card, rank, ranks, config.clone()).expect("its part is made"))
         .collect();
-    let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
+    let infos: Vec<Vec<u8>> = pending.iter().map(Pending::connect_info).collect();
     let mut all: Vec<Communicator> =
-        pending.into_iter().map(|pending| pending.connect(&endpoints).expect("connected")).collect();
+        pending.into_iter().map(|pending| pending.connect(&infos).expect("connected")).collect();
     body(&mut all);
 }
 
@@ -75,7 +75,7 @@ pub(crate) enum Call {
 
 impl Call {
     pub(crate) fn post(self, communicator: &Communicator, seed: usize) -> Request {
-        let (card, rank, ranks) = (communicator.card(), communicator.rank() as usize, communicator.size() as usize);
+        let (card, rank, ranks) = (communicator.endpoint(), communicator.rank() as usize, communicator.size() as usize);
         let filled = |own: &[u8], len: usize| -> Buffer {
             let mut buffer = card.buffer(len).expect("a buffer");
             buffer.write(0, own).expect("written");

@@ -188,7 +188,7 @@ fn bounds_that_cannot_be_are_refused() {
         let mut pending: Vec<Pending> = pending
             .map(|((rank, card), config)| Pending::new(card, rank, 2, config).expect("its part is made"))
             .collect();
-        let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
-        assert_mentions(&pending.remove(0).connect(&endpoints).expect_err("they differ"), &words);
+        let infos: Vec<Vec<u8>> = pending.iter().map(Pending::connect_info).collect();
+        assert_mentions(&pending.remove(0).connect(&infos).expect_err("they differ"), &words);
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Communicator;
 use crate::carrier::Parts;
-use crate::carrier::card::{Card, CarrierPart};
+use crate::carrier::endpoint::{CarrierPart, Endpoint};
 use crate::carrier::pairs::Adders;
 use crate::error::Result;
 use crate::op::config::{Config, Control};
@@ -12,10 +12,10 @@ use crate::op::service_options::ControlReport;
 
 /// A communicator that knows its own queues and not yet those of the others.
 ///
-/// For ranks that share a thread, whose exchange cannot block: make all of them, take their [`Pending::endpoint`]s, and
-/// give each the list of all.
+/// For ranks that share a thread, whose exchange cannot block: make all of them, take their [`Pending::connect_info`]s,
+/// and give each the list of all.
 pub struct Pending {
-    card: Card,
+    endpoint: Endpoint,
     own: Box<dyn CarrierPart>,
     asked: Control,
 }
@@ -33,39 +33,39 @@ impl Pending {
     /// [`Error::Config`](crate::Error::Config), [`Error::Budget`](crate::Error::Budget),
     /// [`Error::Rank`](crate::Error::Rank), [`Error::Flexio`](crate::Error::Flexio),
     /// [`Error::Context`](crate::Error::Context), [`Error::Socket`](crate::Error::Socket).
-    pub fn new(card: &Card, rank: u32, ranks: u32, mut config: Config) -> Result<Self> {
+    pub fn new(endpoint: &Endpoint, rank: u32, ranks: u32, mut config: Config) -> Result<Self> {
         let asked = config.control;
         if asked == Control::Service {
             config.service.check()?;
-            if card.pd().is_some() {
+            if endpoint.pd().is_some() {
                 // What the service processes do not carry out is the DPA's, or the host's.
                 config.control = config.service.datapath_control;
             }
         }
-        Adders::check(card.carrier(), &config)?;
-        if card.pd().is_none() {
+        Adders::check(endpoint.carrier(), &config)?;
+        if endpoint.pd().is_none() {
             // RDMA cards take settings of the DPA without one, too: one configuration serves all of them.
-            config.check_datapath(&card.carrier().defaults(), card.carrier().kind().name())?;
+            config.check_datapath(&endpoint.carrier().defaults(), endpoint.carrier().kind().name())?;
         }
-        let own = card.carrier().part(rank, ranks, config)?;
-        Ok(Self { card: card.clone(), own, asked })
+        let own = endpoint.carrier().part(rank, ranks, config)?;
+        Ok(Self { endpoint: endpoint.clone(), own, asked })
     }
 
     /// What the other ranks must know of this one.
     #[must_use]
-    pub fn endpoint(&self) -> Vec<u8> {
-        self.own.endpoint()
+    pub fn connect_info(&self) -> Vec<u8> {
+        self.own.connect_info()
     }
 
-    /// Connects to the ranks that sent `endpoints`, which are in the order of ranks, with the own one among them. No
+    /// Connects to the ranks that sent `infos`, which are in the order of ranks, with the own one among them. No
     /// rank may post an operation before all have connected.
     ///
     /// # Errors
     /// [`Error::Peer`](crate::Error::Peer) names a rank that does not fit; [`Error::Flexio`](crate::Error::Flexio),
     /// [`Error::Socket`](crate::Error::Socket).
-    pub fn connect(self, endpoints: &[Vec<u8>]) -> Result<Communicator> {
+    pub fn connect(self, infos: &[Vec<u8>]) -> Result<Communicator> {
         let asked = self.asked;
-        let parts = self.parts(endpoints)?;
+        let parts = self.parts(infos)?;
         let control = parts.datapath.core().config.control;
         let reason = "ranks that are connected by `Pending` have nothing to agree by: use `Communicator::create`";
         let report = ControlReport { control, reason: (asked == Control::Service).then(|| reason.to_owned()) };
@@ -73,7 +73,7 @@ impl Pending {
     }
 
     /// The same, but for the communicator around it.
-    pub(crate) fn parts(self, endpoints: &[Vec<u8>]) -> Result<Parts> {
-        self.own.connect(self.card, endpoints)
+    pub(crate) fn parts(self, infos: &[Vec<u8>]) -> Result<Parts> {
+        self.own.connect(self.endpoint, infos)
     }
 }

@@ -11,7 +11,7 @@ use flexcast_proto::RankInfo;
 use super::Communicator;
 use crate::api::request::{Request, Test};
 use crate::carrier::Parts;
-use crate::carrier::card::Card;
+use crate::carrier::endpoint::Endpoint;
 use crate::carrier::udp::UdpOptions;
 use crate::engine::Core;
 use crate::engine::datapath::Waiter;
@@ -56,15 +56,15 @@ fn staged(
     waiter: Arc<Counting>,
     configure: impl FnOnce(&mut Config),
     mut step: impl FnMut() -> Result<bool> + Send + 'static,
-) -> (Card, Communicator) {
-    let card = Card::udp(&UdpOptions::default().interface("lo")).unwrap();
-    let mut config = Config::for_card(&card);
+) -> (Endpoint, Communicator) {
+    let endpoint = Endpoint::udp(&UdpOptions::default().interface("lo")).unwrap();
+    let mut config = Config::for_endpoint(&endpoint);
     configure(&mut config);
     let core = Core::new(RankInfo::new(0, 1).unwrap(), 1, config);
     let staged = Staged::new(core, move || step().map(|ends| if ends { usize::MAX } else { 0 }));
-    let (card_of, footprint) = (card.clone(), Footprint::default());
-    let parts = Parts { card: card_of, datapath: Box::new(staged), waiter, footprint };
-    (card, Communicator::of(parts, ControlReport::of(Control::Host)).unwrap())
+    let (card_of, footprint) = (endpoint.clone(), Footprint::default());
+    let parts = Parts { endpoint: card_of, datapath: Box::new(staged), waiter, footprint };
+    (endpoint, Communicator::of(parts, ControlReport::of(Control::Host)).unwrap())
 }
 
 #[test]
@@ -74,14 +74,14 @@ fn one_of_those_who_wait_waits_for_the_network() {
         let (waiter, over) = (Arc::new(Counting::default()), Arc::new(AtomicBool::new(false)));
         let ends = Arc::clone(&over);
         let configure = |config: &mut Config| config.progress_thread = thread.then(ThreadOptions::default);
-        let (card, communicator) = staged(Arc::clone(&waiter), configure, move || Ok(ends.load(Ordering::SeqCst)));
+        let (endpoint, communicator) = staged(Arc::clone(&waiter), configure, move || Ok(ends.load(Ordering::SeqCst)));
         // The thread stays away as soon as somebody is about to wait.
         let attendance = communicator.attend();
         std::thread::sleep(Duration::from_millis(30));
         waiter.most.store(0, Ordering::SeqCst);
         std::thread::scope(|scope| {
             for _ in 0..CALLERS {
-                let request = communicator.broadcast(card.buffer(8).unwrap(), 0).unwrap();
+                let request = communicator.broadcast(endpoint.buffer(8).unwrap(), 0).unwrap();
                 scope.spawn(|| request.wait().unwrap());
             }
             std::thread::sleep(Duration::from_millis(30));
@@ -105,13 +105,13 @@ fn nobody_waits_for_a_thread_that_is_in_a_call() {
     };
     // No call more than the test makes.
     let waiter = Counting { is_virtual: true, ..Counting::default() };
-    let (card, communicator) = staged(Arc::new(waiter), |_| {}, step);
-    let post = || communicator.broadcast(card.buffer(8).unwrap(), 0).unwrap();
+    let (endpoint, communicator) = staged(Arc::new(waiter), |_| {}, step);
+    let post = || communicator.broadcast(endpoint.buffer(8).unwrap(), 0).unwrap();
     let tested = |request: Request| match request.test().unwrap() {
         Test::Done(_) => panic!("it cannot be over"),
         Test::Pending(request) => request,
     };
-    let (communicator, card, post) = (&communicator, &card, &post);
+    let (communicator, endpoint, post) = (&communicator, &endpoint, &post);
     std::thread::scope(|scope| {
         let first = post();
         let caller = scope.spawn(|| first.wait().unwrap());
@@ -122,7 +122,7 @@ fn nobody_waits_for_a_thread_that_is_in_a_call() {
             let second = tested(post());
             assert!(!communicator.progress().unwrap() && !communicator.is_done(&second));
             // What cannot be is refused at once.
-            let refused = communicator.broadcast(card.buffer(8).unwrap(), 1).unwrap_err();
+            let refused = communicator.broadcast(endpoint.buffer(8).unwrap(), 1).unwrap_err();
             assert!(refused.to_string().contains("root 1 of 1 ranks"), "{refused}");
             send_request.send(second).unwrap();
         });

@@ -10,7 +10,7 @@ use flexio::{Application, Device, EventHandler, Outbox, Process, ProtectionDomai
 
 use crate::error::{Error, Result};
 use crate::op::units::{ThreadPlacement, Units};
-use crate::p2p::Lingering;
+use flexcast_rc::linger::Lingering;
 
 /// An open card whose DPA runs the library's firmware. The process on the card ends with the last of its handles,
 /// communicators and buffers.
@@ -38,7 +38,7 @@ impl DpaCard {
     /// Opens the card `device` and starts firmware on its DPA.
     ///
     /// # Errors
-    /// As [`Card::open`](crate::Card::open).
+    /// As [`Endpoint::open`](crate::Endpoint::open).
     pub(crate) fn open(provider: &Provider, device: &str, application: &Application) -> Result<Self> {
         let device = provider.open(device)?;
         let pd = ProtectionDomain::new(&device)?;

@@ -30,9 +30,9 @@ use flexio::{
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
+use crate::carrier::connect_info::Ends;
 use crate::carrier::dpa::mailbox::{DeviceRange, Mailbox, MailboxTarget, SHORT_BYTES};
 use crate::carrier::dpa::protocol::{Posting, QueuePairs};
-use crate::carrier::endpoint::Ends;
 use crate::engine::Protocol;
 use crate::engine::eager::Gathered;
 use crate::engine::event::Event;

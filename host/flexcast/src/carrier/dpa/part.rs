@@ -10,7 +10,7 @@ use flexcast_proto::{CollectiveIds, RankInfo, StallWindow};
 use flexio::{Access, DeviceBuffer, HostBuffer, MemoryRegion, ProtectionDomain};
 
 use crate::carrier::Parts;
-use crate::carrier::card::{Card, CarrierCard, CarrierPart, DatapathKind};
+use crate::carrier::connect_info::{self, Capabilities, ConnectInfo, Receiver, Speed, StreamEnds};
 use crate::carrier::control;
 use crate::carrier::dpa::card::{DpaCard, TakenUnits};
 use crate::carrier::dpa::card_protocol::{self, CardProtocol};
@@ -21,7 +21,7 @@ use crate::carrier::dpa::receive::{self, Receive};
 use crate::carrier::dpa::send::{self, Send};
 use crate::carrier::dpa::targets::Targets;
 use crate::carrier::dpa::waiter::CardWaiter;
-use crate::carrier::endpoint::{self, Capabilities, Endpoint, Receiver, Speed, StreamEnds};
+use crate::carrier::endpoint::{CarrierEndpoint, CarrierPart, DatapathKind, Endpoint};
 use crate::carrier::pairs::{Adders, Maker, Pairs, unconnected};
 use crate::engine::{Core, Engine};
 use crate::error::{Error, Result};
@@ -59,7 +59,7 @@ pub(crate) struct Part {
     /// Connections for what may go by other ways than multicast.
     direct: Option<p2p::Pending>,
     adders: Adders,
-    own: Endpoint,
+    own: ConnectInfo,
 }
 
 impl fmt::Debug for Part {
@@ -101,7 +101,7 @@ fn direct(card: &DpaCard, config: &Config, place: RankInfo) -> Result<Option<(p2
     }
 }
 
-impl CarrierCard for DpaCard {
+impl CarrierEndpoint for DpaCard {
     fn kind(&self) -> DatapathKind {
         DatapathKind::Dpa
     }
@@ -128,14 +128,14 @@ impl CarrierCard for DpaCard {
 }
 
 impl CarrierPart for Part {
-    fn endpoint(&self) -> Vec<u8> {
+    fn connect_info(&self) -> Vec<u8> {
         self.own.to_bytes()
     }
 
-    fn connect(self: Box<Self>, card: Card, endpoints: &[Vec<u8>]) -> Result<Parts> {
+    fn connect(self: Box<Self>, endpoint: Endpoint, infos: &[Vec<u8>]) -> Result<Parts> {
         let waiter = Arc::new(CardWaiter::new(self.card.device()));
-        let (engine, footprint) = self.engine(endpoints)?;
-        Ok(Parts { card, datapath: Box::new(engine), waiter, footprint })
+        let (engine, footprint) = self.engine(infos)?;
+        Ok(Parts { endpoint, datapath: Box::new(engine), waiter, footprint })
     }
 }
 
@@ -204,8 +204,8 @@ impl Part {
         };
         let (direct, direct_bytes) = direct(card, &config, place)?.unzip();
         let device = card.device();
-        let communicator = endpoint::proposal(card.next_serial(), rank, device);
-        let own = Endpoint {
+        let communicator = connect_info::proposal(card.next_serial(), rank, device);
+        let own = ConnectInfo {
             rank,
             ranks,
             gid: device.port().gid,
@@ -232,23 +232,23 @@ impl Part {
         Ok(Self { card: card.clone(), config, derived, footprint, place, protocol, queues, direct, adders, own })
     }
 
-    /// Connects to the ranks of `endpoints`, in the order of ranks, the own one among them. No rank may post an
+    /// Connects to the ranks of `infos`, in the order of ranks, the own one among them. No rank may post an
     /// operation before all have connected.
     ///
     /// # Errors
     /// [`Error::Peer`] names a rank that does not fit; [`Error::Flexio`].
-    fn engine(mut self, endpoints: &[Vec<u8>]) -> Result<(Engine<DpaCarrier>, Footprint)> {
-        let all = Endpoint::all(&self.own, endpoints)?;
+    fn engine(mut self, infos: &[Vec<u8>]) -> Result<(Engine<DpaCarrier>, Footprint)> {
+        let all = ConnectInfo::all(&self.own, infos)?;
         let id = all[0].communicator;
-        let (q_key, group) = (endpoint::q_key(id), |subgroup: u32| endpoint::group(id, subgroup));
+        let (q_key, group) = (connect_info::q_key(id), |subgroup: u32| connect_info::group(id, subgroup));
         let speed = Speed::lowest(&all);
         // A rank alone without them would be: all or none.
-        let direct = self.direct.take().filter(|_| all.iter().all(|endpoint| !endpoint.direct.is_empty()));
+        let direct = self.direct.take().filter(|_| all.iter().all(|info| !info.direct.is_empty()));
         if let Some(pending) = direct {
-            let endpoints: Vec<&[u8]> = all.iter().map(|endpoint| endpoint.direct.as_slice()).collect();
+            let infos: Vec<&[u8]> = all.iter().map(|info| info.direct.as_slice()).collect();
             let own = self.place.rank();
             let pending = pending.with_link_rate(speed.link_gbit_per_s);
-            self.queues.pairs.group = Some(pending.connect(&endpoints).map_err(|error| unconnected(own, error))?);
+            self.queues.pairs.group = Some(pending.connect(&infos).map_err(|error| unconnected(own, error))?);
         }
         let Self { card, config, derived, footprint, place, adders, mut queues, mut protocol, .. } = self;
         let config = Config { link_gbit_per_s: speed.link_gbit_per_s, ..config };

@@ -7,7 +7,7 @@ use flexcast_proto::{Action, Disagreement, Message, OperationDescriptor, RankInf
 
 use super::card::DpaCard;
 use super::card_protocol::CardProtocol;
-use crate::carrier::endpoint::{Endpoint, Ends};
+use crate::carrier::connect_info::{ConnectInfo, Ends};
 use crate::engine::Protocol;
 use crate::engine::conversation::Conversation;
 use crate::engine::eager::Gathered;
@@ -33,8 +33,8 @@ pub(crate) struct QueuePairs {
 pub(crate) struct Connect<'c> {
     pub(crate) card: &'c DpaCard,
     pub(crate) config: &'c Config,
-    /// Endpoints of all ranks, in order.
-    pub(crate) all: &'c [Endpoint],
+    /// Connection information of all ranks, in order.
+    pub(crate) all: &'c [ConnectInfo],
     /// The communicator's id, alike on all ranks.
     pub(crate) communicator: u64,
     /// Number of the first operation.

@@ -14,11 +14,11 @@ use flexio::{
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
+use crate::carrier::connect_info::ConnectInfo;
 use crate::carrier::dpa::card::DpaCard;
 use crate::carrier::dpa::mailbox::{DeviceRange, Mailbox, MailboxTarget};
 use crate::carrier::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::carrier::dpa::targets::{Target, Targets};
-use crate::carrier::endpoint::Endpoint;
 use crate::error::Result;
 use crate::op::config::{Config, Derived};
 use crate::op::stream::{self, Stream, Transport, thread_of};
@@ -194,12 +194,12 @@ impl Send {
     pub(crate) fn connect(
         &mut self,
         card: &DpaCard,
-        (own, all): (u32, &[Endpoint]),
+        (own, all): (u32, &[ConnectInfo]),
         q_key: u32,
         group: impl Fn(u32) -> Result<MulticastGroup>,
         config: &Config,
     ) -> Result<()> {
-        let alone = all.iter().filter(|endpoint| endpoint.gid == all[own as usize].gid).count() == 1;
+        let alone = all.iter().filter(|info| info.gid == all[own as usize].gid).count() == 1;
         self.comes_back = !alone && self.transport != Transport::UcUnicast;
         let path = Path { traffic_class: config.data_class, ..Path::default() };
         let log_sends = config.send_depth.ilog2() as u8;

@@ -9,8 +9,8 @@ use flexio::{
     SendKind, Transport,
 };
 
+use crate::carrier::connect_info::{ConnectInfo, Purpose};
 use crate::carrier::dpa::card::DpaCard;
-use crate::carrier::endpoint::{Endpoint, Purpose};
 use crate::error::Result;
 use crate::op::config::Config;
 
@@ -84,14 +84,14 @@ impl Targets {
         (self.table.addr().get(), self.table.rkey())
     }
 
-    pub(crate) fn connect(&mut self, all: &[Endpoint], config: &Config) -> Result<()> {
+    pub(crate) fn connect(&mut self, all: &[ConnectInfo], config: &Config) -> Result<()> {
         let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
         let path = flexio::Path::of_class(config.control_class);
         for peer in &mut self.peers {
-            let endpoint = &all[peer.rank as usize];
+            let info = &all[peer.rank as usize];
             let own = (&all[self.own as usize], peer.qp.qpn());
-            let (remote, first_psn) = Endpoint::silent(all[0].communicator, own, endpoint, Purpose::Targets)?;
-            (peer.address, peer.rkey) = endpoint.target_table;
+            let (remote, first_psn) = ConnectInfo::silent(all[0].communicator, own, info, Purpose::Targets)?;
+            (peer.address, peer.rkey) = info.target_table;
             peer.qp.connect(&Connection::to(remote).first_psn(first_psn).path(path).retry(retry))?;
         }
         Ok(())

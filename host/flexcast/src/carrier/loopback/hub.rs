@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 
 /// Most bytes that wait in all inboxes of a communicator before messages wait with their senders.
 const MOST_BYTES: usize = 64 << 20;
-/// Begins an endpoint.
+/// Begins connection information.
 const MAGIC: &[u8; 8] = b"fclocal1";
 
 /// What one rank sends another.
@@ -75,25 +75,32 @@ pub(super) fn proposal() -> u64 {
 }
 
 /// What the others must know of a rank: this process, its place, and what it would call the communicator.
-pub(super) fn endpoint(place: RankInfo, proposal: u64) -> Vec<u8> {
+pub(super) fn connect_info(place: RankInfo, proposal: u64) -> Vec<u8> {
     let words = [std::process::id(), place.rank(), place.ranks()].map(u32::to_le_bytes);
     [MAGIC.as_slice(), words.as_flattened(), &proposal.to_le_bytes()].concat()
 }
 
-/// The communicator's number, by the endpoints of all ranks.
+/// The communicator's number, by the connection information of all ranks.
 ///
 /// # Errors
-/// [`Error::Peer`] names a rank that has another card, is of another process, or has another number.
-pub(super) fn communicator(place: RankInfo, endpoints: &[Vec<u8>]) -> Result<u64> {
+/// [`Error::Peer`] names a rank that has another kind of endpoint, is of another process, or has another number.
+pub(super) fn communicator(place: RankInfo, infos: &[Vec<u8>]) -> Result<u64> {
     let peer = |rank, reason: String| Err(Error::Peer { rank, reason });
-    if endpoints.len() != place.ranks() as usize {
-        let reason = format!("got {} endpoints for {} ranks: give one per rank", endpoints.len(), place.ranks());
+    if infos.len() != place.ranks() as usize {
+        let reason = format!(
+            "got {} blocks of connection information for {} ranks: give one per rank",
+            infos.len(),
+            place.ranks()
+        );
         return peer(place.rank(), reason);
     }
     let mut first = 0;
-    for (rank, bytes) in (0..).zip(endpoints) {
+    for (rank, bytes) in (0..).zip(infos) {
         let Some((words, proposal)) = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_last_chunk::<8>()) else {
-            return peer(rank, "has a card of another kind: give all ranks the same, or `Card::loopback()`".to_owned());
+            return peer(
+                rank,
+                "has an endpoint of another kind: give all ranks the same, or `Endpoint::loopback()`".to_owned(),
+            );
         };
         let own = [std::process::id(), rank, place.ranks()].map(u32::to_le_bytes);
         if words != own.as_flattened() {

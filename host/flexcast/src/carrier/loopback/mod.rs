@@ -12,10 +12,11 @@ use std::sync::Arc;
 use flexcast_proto::p2p::Transfer;
 use flexcast_proto::wire::{Availability, Encoded};
 use flexcast_proto::{FailureCode, PieceSet, RankInfo, RankSet, StallWindow, Summary};
+use flexcast_sparse::messages::Begun;
 
 use self::hub::{Inbox, Packet};
 use crate::carrier::Parts;
-use crate::carrier::card::{Card, CarrierCard, CarrierPart, DatapathKind};
+use crate::carrier::endpoint::{CarrierEndpoint, CarrierPart, DatapathKind, Endpoint};
 use crate::engine::conversation::Conversation;
 use crate::engine::event::Event;
 use crate::engine::{Admission, Carrier, Core, Engine, Exchange, Operation, Operations, Posted, Task};
@@ -30,17 +31,17 @@ use crate::op::stream::Stream;
 use crate::op::tuning::Tuning;
 use crate::p2p;
 use crate::p2p::executor::{Executor, Link, Taken};
-use crate::p2p::local::{Begun, Local, Slices, Spare};
+use crate::p2p::local::{Local, Slices, Spare};
 use crate::plan::Plan;
 use crate::plan::chains::{Order, order};
 use crate::plan::footprint::Footprint;
 use crate::plan::tuner::Conditions;
 
-/// The memory of this process as a card.
+/// The memory of this process as an endpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Loopback;
 
-impl CarrierCard for Loopback {
+impl CarrierEndpoint for Loopback {
     fn kind(&self) -> DatapathKind {
         DatapathKind::Loopback
     }
@@ -76,13 +77,13 @@ struct Part {
 }
 
 impl CarrierPart for Part {
-    fn endpoint(&self) -> Vec<u8> {
-        hub::endpoint(self.place, self.proposal)
+    fn connect_info(&self) -> Vec<u8> {
+        hub::connect_info(self.place, self.proposal)
     }
 
-    fn connect(self: Box<Self>, card: Card, endpoints: &[Vec<u8>]) -> Result<Parts> {
+    fn connect(self: Box<Self>, endpoint: Endpoint, infos: &[Vec<u8>]) -> Result<Parts> {
         let Self { place, config, .. } = *self;
-        let id = hub::communicator(place, endpoints)?;
+        let id = hub::communicator(place, infos)?;
         let inbox = Arc::new(hub::join(id, place));
         let mut conversation = Conversation::new(place, 1, config.eager_bytes.into());
         conversation.connect(id);
@@ -94,7 +95,7 @@ impl CarrierPart for Part {
         let waiter = Arc::clone(&inbox);
         let carrier = LoopbackCarrier { inbox, conditions, held: VecDeque::new(), gone: RankSet::EMPTY, came_ps: 0 };
         let engine = Engine::new(carrier, Core::new(place, id, config), conversation, stall);
-        Ok(Parts { card, datapath: Box::new(engine), waiter, footprint: Footprint::default() })
+        Ok(Parts { endpoint, datapath: Box::new(engine), waiter, footprint: Footprint::default() })
     }
 }
 

@@ -12,8 +12,10 @@ use crate::op::buffer::Buffer;
 use crate::op::collective::Collective;
 use crate::op::config::Config;
 use crate::op::selection::Selection;
-use crate::p2p::{self, Connections, Lingering, endpoint_bytes, sparse};
+use crate::p2p::{self, Connections, connect_info_bytes};
 use crate::plan::tuner;
+use flexcast_rc::linger::Lingering;
+use flexcast_sparse as sparse;
 
 /// What connections are made of.
 #[derive(Clone, Debug)]
@@ -42,7 +44,7 @@ pub(crate) fn config_of(config: &Config) -> p2p::Config {
 pub(crate) fn unconnected(own: u32, error: p2p::Error) -> Error {
     match error {
         p2p::Error::Flexio(error) => Error::Flexio(error),
-        p2p::Error::Endpoint { rank, reason } => Error::Peer { rank, reason },
+        p2p::Error::ConnectInfo { rank, reason } => Error::Peer { rank, reason },
         other => Error::Peer { rank: own, reason: format!("cannot connect: {other}") },
     }
 }
@@ -123,8 +125,8 @@ impl Maker {
     }
 
     /// Bytes that a rank sends the others.
-    pub(super) fn endpoint_bytes(&self) -> u64 {
-        endpoint_bytes(self.place.ranks() - 1)
+    pub(super) fn connect_info_bytes(&self) -> u64 {
+        connect_info_bytes(self.place.ranks() - 1)
     }
 }
 
@@ -151,9 +153,9 @@ fn room(need: Option<&Need>, ranks: u32) -> String {
 }
 
 /// The first rank that has sent nothing, if there is one.
-fn without_room(endpoints: &[&[u8]], need: Option<&Need>) -> Option<Error> {
-    let rank = endpoints.iter().position(|endpoint| endpoint.iter().all(|byte| *byte == 0))?;
-    let reason = format!("its card has no room for {}", room(need, endpoints.len() as u32));
+fn without_room(infos: &[&[u8]], need: Option<&Need>) -> Option<Error> {
+    let rank = infos.iter().position(|info| info.iter().all(|byte| *byte == 0))?;
+    let reason = format!("its card has no room for {}", room(need, infos.len() as u32));
     Some(Error::Peer { rank: rank as u32, reason })
 }
 
@@ -175,16 +177,16 @@ impl Pairs {
     }
 
     /// Bytes that a rank sends the others of its queue pairs.
-    pub(super) fn endpoint_bytes(&self, need: Option<&Need>) -> u64 {
-        need.map_or_else(|| self.maker.endpoint_bytes(), |need| need.endpoint_bytes(self.maker.place.ranks()))
+    pub(super) fn connect_info_bytes(&self, need: Option<&Need>) -> u64 {
+        need.map_or_else(|| self.maker.connect_info_bytes(), |need| need.connect_info_bytes(self.maker.place.ranks()))
     }
 
     /// Makes queue pairs for all other ranks.
     fn prepare(&self, need: Option<&Need>) -> std::result::Result<(Pending, Vec<u8>), String> {
         match need {
             None => {
-                let (pending, endpoint) = self.maker.prepare_all().map_err(|error| error.to_string())?;
-                Ok((Pending::Group(Box::new(pending)), endpoint))
+                let (pending, info) = self.maker.prepare_all().map_err(|error| error.to_string())?;
+                Ok((Pending::Group(Box::new(pending)), info))
             }
             Some(need) => {
                 let prepared = self.maker.prepare_session(*need).map_err(|error| error.to_string())?;
@@ -197,11 +199,11 @@ impl Pairs {
     /// send. A rank whose card has no room for them sends nothing: then no rank is connected.
     pub(super) fn offer(&self, need: Option<&Need>) -> Result<(Option<Pending>, Buffer)> {
         let Maker { place, pd, .. } = &self.maker;
-        let bytes = self.endpoint_bytes(need);
+        let bytes = self.connect_info_bytes(need);
         let mut buffer = Buffer::registered_with(pd, (bytes * u64::from(place.ranks())) as usize)?;
         match self.prepare(need) {
-            Ok((pending, endpoint)) => {
-                buffer.write((bytes * u64::from(place.rank())) as usize, &endpoint)?;
+            Ok((pending, info)) => {
+                buffer.write((bytes * u64::from(place.rank())) as usize, &info)?;
                 Ok((Some(pending), buffer))
             }
             Err(error) => {
@@ -220,26 +222,26 @@ impl Pairs {
     pub(super) fn connect(
         &mut self,
         pending: Option<Pending>,
-        endpoints: &Buffer,
+        infos: &Buffer,
         need: Option<&Need>,
     ) -> std::result::Result<(), Refusal> {
         let Maker { place, link_gbit_per_s, .. } = self.maker;
-        let bytes = self.endpoint_bytes(need) as usize;
-        let all = endpoints.to_vec().map_err(Refusal::Here)?;
-        let endpoints: Vec<&[u8]> = all.chunks_exact(bytes.max(1)).collect();
-        if let Some(error) = without_room(&endpoints, need) {
+        let bytes = self.connect_info_bytes(need) as usize;
+        let all = infos.to_vec().map_err(Refusal::Here)?;
+        let infos: Vec<&[u8]> = all.chunks_exact(bytes.max(1)).collect();
+        if let Some(error) = without_room(&infos, need) {
             return Err(Refusal::Everywhere(error));
         }
         match pending {
             None => {}
             Some(Pending::Group(pending)) => {
-                let group = pending.with_link_rate(link_gbit_per_s).connect(&endpoints);
+                let group = pending.with_link_rate(link_gbit_per_s).connect(&infos);
                 self.group = Some(group.map_err(|error| Refusal::Here(unconnected(place.rank(), error)))?);
                 self.is_complete = true;
             }
             Some(Pending::Sparse(pending)) => {
                 let at = pending.aggregation() as usize;
-                let session = pending.connect(&endpoints, self.sessions[at].take());
+                let session = pending.connect(&infos, self.sessions[at].take());
                 let session = session.map_err(|fault| Refusal::Here(unconnected_session(place.rank(), fault)))?;
                 self.sessions[at] = Some(session);
             }
@@ -253,9 +255,9 @@ impl Pairs {
             return Ok(());
         }
         let refused = |fault| unconnected_session(self.maker.place.rank(), fault);
-        let (pending, endpoint) = self.maker.prepare_session(*need).map_err(refused)?;
+        let (pending, info) = self.maker.prepare_session(*need).map_err(refused)?;
         let before = self.sessions[need.aggregation() as usize].take();
-        self.sessions[need.aggregation() as usize] = Some(pending.connect(&[&endpoint], before).map_err(refused)?);
+        self.sessions[need.aggregation() as usize] = Some(pending.connect(&[&info], before).map_err(refused)?);
         Ok(())
     }
 
@@ -265,8 +267,8 @@ impl Pairs {
             return Ok(());
         }
         let own = self.maker.place.rank();
-        let (pending, endpoint) = self.maker.prepare_all().map_err(|error| unconnected(own, error))?;
-        self.group = Some(pending.connect(&[endpoint]).map_err(|error| unconnected(own, error))?);
+        let (pending, info) = self.maker.prepare_all().map_err(|error| unconnected(own, error))?;
+        self.group = Some(pending.connect(&[info]).map_err(|error| unconnected(own, error))?);
         self.is_complete = true;
         Ok(())
     }
@@ -287,9 +289,9 @@ mod tests {
 
     #[test]
     fn a_rank_without_room_is_named_by_all() {
-        let endpoints: [&[u8]; 4] = [&[0, 1], &[7, 0], &[0, 0], &[0, 0]];
-        assert!(without_room(&endpoints[..2], None).is_none());
-        let text = without_room(&endpoints, None).unwrap().to_string();
+        let infos: [&[u8]; 4] = [&[0, 1], &[7, 0], &[0, 0], &[0, 0]];
+        assert!(without_room(&infos[..2], None).is_none());
+        let text = without_room(&infos, None).unwrap().to_string();
         assert!(text.contains("rank 2") && text.contains("12 queue pairs, four to each of 3 other ranks"), "{text}");
     }
 }

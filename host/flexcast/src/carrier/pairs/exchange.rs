@@ -15,8 +15,8 @@ use crate::op::collective::Collective;
 use crate::op::outcome::{Done, Failed, Outcome};
 use crate::p2p::bound::{Bound, refused};
 use crate::p2p::executor::Executor;
-use crate::p2p::sparse::{Call, Error as SessionError};
 use crate::p2p::{self, Group};
+use flexcast_sparse::{Call, Error as SessionError};
 
 /// Most bytes of memory for copies that are kept between two operations.
 const MOST_KEPT_BYTES: usize = 64 << 20;

@@ -124,7 +124,7 @@ impl Pairs {
             Err(error) => return Err(posted.refuse(error)),
         };
         let (request, posted_ps) = (posted.request, posted.posted_ps);
-        let plan = self.plan(self.endpoint_bytes(need.as_ref()), config);
+        let plan = self.plan(self.connect_info_bytes(need.as_ref()), config);
         let way = Way::Connect(Box::new(Connecting { pending, need, posted }));
         Ok((Posted { request, plan, send: None, receive, posted_ps }, Box::new(SetupOperation { name, summary, way })))
     }

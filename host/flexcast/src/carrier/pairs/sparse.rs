@@ -2,6 +2,7 @@
 //! own, by its processor or its card's DPA, unless others than ranks are aggregators ([`external`]).
 
 mod between;
+mod buffers;
 mod contacts;
 mod external;
 mod fixed_point;
@@ -15,15 +16,15 @@ use flexcast_proto::{Cause, FailureCode, RankInfo, WaitedFor};
 use flexio::ProtectionDomain;
 use thiserror::Error as ThisError;
 
-use crate::carrier::card::CarrierCard;
 use crate::carrier::dpa::sparse::AggregatorFailure;
+use crate::carrier::endpoint::CarrierEndpoint;
 use crate::error::Error;
 use crate::op::aggregation::Aggregation;
 use crate::op::buffer::Buffer;
 use crate::op::collective::Collective;
-use crate::op::sparse_options::SparseOptions;
-use crate::p2p::Lingering;
-use crate::p2p::sparse::{self, Call, FixedPoint, Party, Settings, endpoint_bytes};
+use flexcast_rc::linger::Lingering;
+use flexcast_sparse::SparseOptions;
+use flexcast_sparse::{self as sparse, Call, FixedPoint, Party, Settings, connect_info_bytes};
 
 use between::{Between, PendingBetween};
 use external::External;
@@ -132,7 +133,7 @@ impl Adders {
     ///
     /// # Errors
     /// The card has none; an aggregator has no address.
-    pub(crate) fn of(card: &dyn CarrierCard, config: &crate::op::config::Config) -> crate::error::Result<Self> {
+    pub(crate) fn of(card: &dyn CarrierEndpoint, config: &crate::op::config::Config) -> crate::error::Result<Self> {
         if let Some(external) = External::of(config)? {
             return Ok(Self::External(external));
         }
@@ -143,7 +144,7 @@ impl Adders {
     ///
     /// # Errors
     /// It has not.
-    pub(crate) fn check(card: &dyn CarrierCard, config: &crate::op::config::Config) -> crate::error::Result<()> {
+    pub(crate) fn check(card: &dyn CarrierEndpoint, config: &crate::op::config::Config) -> crate::error::Result<()> {
         OnDpa::of(card, config).map(drop)
     }
 
@@ -224,14 +225,14 @@ impl Need {
         Settings::new(ranks, aggregators, self.call.shards_of_each, block_bytes, blocks_per_message)
     }
 
-    /// Bytes of the endpoints of a worker and of an aggregator.
+    /// Bytes of the connection information of a worker and of an aggregator.
     fn halves(&self, ranks: u32) -> sparse::Result<[usize; 2]> {
         let settings = self.settings(ranks)?;
-        Ok([Party::Worker(0), Party::Aggregator(0)].map(|party| endpoint_bytes(party, &settings)))
+        Ok([Party::Worker(0), Party::Aggregator(0)].map(|party| connect_info_bytes(party, &settings)))
     }
 
     /// Bytes that a rank sends the others.
-    pub(super) fn endpoint_bytes(&self, ranks: u32) -> u64 {
+    pub(super) fn connect_info_bytes(&self, ranks: u32) -> u64 {
         if self.external > 0 {
             return external::PROPOSAL_BYTES as u64;
         }
@@ -270,8 +271,8 @@ impl PendingSession {
             let (pending, proposal) = external::Pending::prepare(card, external, need)?;
             return Ok((Self::External(Box::new(pending)), proposal));
         }
-        let (pending, endpoint) = PendingBetween::prepare(card, adders.on_dpa(), need)?;
-        Ok((Self::Ranks(Box::new(pending)), endpoint))
+        let (pending, info) = PendingBetween::prepare(card, adders.on_dpa(), need)?;
+        Ok((Self::Ranks(Box::new(pending)), info))
     }
 
     /// What adds.
@@ -282,12 +283,12 @@ impl PendingSession {
         }
     }
 
-    /// Connects with the ranks of these endpoints, in their order. `before`: connections for the same,
+    /// Connects with the ranks of this connection information, in their order. `before`: connections for the same,
     /// which these replace.
-    pub(super) fn connect(self, endpoints: &[&[u8]], before: Option<Session>) -> Result<Session> {
+    pub(super) fn connect(self, infos: &[&[u8]], before: Option<Session>) -> Result<Session> {
         match self {
             Self::Ranks(pending) => {
-                let between = pending.connect(endpoints)?;
+                let between = pending.connect(infos)?;
                 if let Some(before) = before {
                     before.leave();
                 }
@@ -298,7 +299,7 @@ impl PendingSession {
                     Some(Session::External(session)) => Some(*session),
                     _ => None,
                 };
-                pending.connect(endpoints, before).map(|session| Session::External(Box::new(session)))
+                pending.connect(infos, before).map(|session| Session::External(Box::new(session)))
             }
         }
     }

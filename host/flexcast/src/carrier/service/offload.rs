@@ -14,7 +14,7 @@ use super::fault::ServiceFault;
 use super::returning::Returning;
 use super::segment::Segment;
 use super::settings::{Settings, Way};
-use crate::carrier::card::{Card, DatapathKind};
+use crate::carrier::endpoint::{DatapathKind, Endpoint};
 use crate::engine::offload::{Begun, Offload, OffloadFault};
 use crate::engine::{Core, Posted, Task};
 use crate::error::{Error, Result};
@@ -65,7 +65,7 @@ pub(super) struct ServiceOffload {
     returning: Vec<Returning>,
     /// Buffers that the card does not let go of.
     lost: Vec<Buffer>,
-    card: Card,
+    card: Endpoint,
     /// The DPA moves the data of Broadcasts and Allgathers.
     hands_over: bool,
     topology: Topology,
@@ -89,7 +89,7 @@ pub(super) struct ServiceOffload {
 
 impl ServiceOffload {
     /// That of a communicator with this core, on this card.
-    pub(super) fn new(core: &Core, card: Card, agreed: Agreed) -> Self {
+    pub(super) fn new(core: &Core, card: Endpoint, agreed: Agreed) -> Self {
         let Agreed { session, topology, group, segment } = agreed;
         let options = core.config.service.clone();
         Self {

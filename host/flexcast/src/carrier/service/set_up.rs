@@ -207,7 +207,7 @@ fn open_segment(
 /// # Errors
 /// [`Error::Exchange`](crate::Error::Exchange). That there is no service process is none.
 pub(crate) fn set_up(parts: Parts, exchange: &mut dyn Exchange) -> Result<(Parts, ControlReport)> {
-    let Parts { card, mut datapath, waiter, footprint } = parts;
+    let Parts { endpoint, mut datapath, waiter, footprint } = parts;
     let options = datapath.core().config.service.clone();
     let settings = Settings::of(&options);
     let rank = exchange.rank();
@@ -224,7 +224,7 @@ pub(crate) fn set_up(parts: Parts, exchange: &mut dyn Exchange) -> Result<(Parts
 
     let connected = agreed.as_ref().map_err(Clone::clone).and_then(|map| {
         let (_, secret) = own.as_ref().map_err(Clone::clone)?;
-        let pd = card.pd().ok_or("the card reaches no memory")?;
+        let pd = endpoint.pd().ok_or("the card reaches no memory")?;
         let timing = SessionTiming { connect: options.connect, greeting: options.connect };
         let keys = u16::try_from(options.bound_keys).unwrap_or(u16::MAX);
         Session::connect_with_keys(pd, map.places[rank as usize].process, secret, timing, keys)
@@ -241,7 +241,7 @@ pub(crate) fn set_up(parts: Parts, exchange: &mut dyn Exchange) -> Result<(Parts
         join(&mut session, &group, (map.group, rank), options.connect, &*waiter)?;
         let is_first = polled_rank(&map.topology, Delivery::Hierarchical, rank) == rank;
         let made = (is_first && settings.may_share(&map.topology)).then(|| {
-            let pd = card.pd().ok_or("the card reaches no memory")?;
+            let pd = endpoint.pd().ok_or("the card reaches no memory")?;
             let bounds = (settings.segment_bytes, options.connect);
             make_segment(&mut session, (map, rank), pd, bounds, &*waiter)
         });
@@ -261,7 +261,7 @@ pub(crate) fn set_up(parts: Parts, exchange: &mut dyn Exchange) -> Result<(Parts
             Some(Ok(Own { made, id, known })) => (Some(made.shared(id)), known),
             Some(Err(reason)) => (None, Err(reason)),
             None => {
-                let pd = card.pd().ok_or_else(|| "the card reaches no memory".to_owned());
+                let pd = endpoint.pd().ok_or_else(|| "the card reaches no memory".to_owned());
                 let opened =
                     pd.and_then(|pd| open_segment(&mut session, (&map, rank), &all, pd, settings.segment_bytes));
                 opened.map_or_else(|reason| (None, Err(reason)), |segment| (Some(segment), Ok(())))
@@ -284,13 +284,13 @@ pub(crate) fn set_up(parts: Parts, exchange: &mut dyn Exchange) -> Result<(Parts
         Err(reason) => {
             tracing::warn!(%reason, "not all ranks have a service process: the hosts carry the operations out");
             let report = ControlReport { control: Control::Host, reason: Some(reason) };
-            return Ok((Parts { card, datapath, waiter, footprint }, report));
+            return Ok((Parts { endpoint, datapath, waiter, footprint }, report));
         }
     };
     let agreed = Agreed { session, topology: map.topology, group: map.group, segment };
-    let offload = ServiceOffload::new(datapath.core(), card.clone(), agreed);
+    let offload = ServiceOffload::new(datapath.core(), endpoint.clone(), agreed);
     datapath.set_offload(Box::new(offload));
-    let parts = Parts { card, datapath, waiter, footprint };
+    let parts = Parts { endpoint, datapath, waiter, footprint };
     Ok((parts, ControlReport::of(Control::Service)))
 }
 

@@ -55,10 +55,10 @@ use crate::op::sparse_cost::Densities;
 use crate::op::stream::Stream;
 use crate::op::tuning::Tuning;
 use crate::p2p::local::Spare;
-use crate::p2p::sparse::messages;
 use crate::plan::Plan;
 use crate::plan::chains::{Order, order};
 use crate::plan::tuner::Conditions;
+use flexcast_sparse::messages;
 
 /// Operations of a communicator over an Ethernet interface.
 pub(super) type UdpOperations = Operations<UdpCarrier>;

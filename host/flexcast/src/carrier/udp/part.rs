@@ -24,7 +24,7 @@ use super::sockets::{self, Sockets, at};
 use super::tuning_bytes;
 use super::waiter::SocketWaiter;
 use crate::carrier::Parts;
-use crate::carrier::card::{Card, CarrierCard, CarrierPart, DatapathKind};
+use crate::carrier::endpoint::{CarrierEndpoint, CarrierPart, DatapathKind, Endpoint};
 use crate::carrier::udp::defaults::ETHERNET_GBIT_PER_S;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -44,7 +44,7 @@ const VERSION: u32 = 8;
 /// What a rank sends the others in the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Endpoint {
+struct ConnectInfo {
     magic: [u8; 4],
     version: U32,
     rank: U32,
@@ -91,7 +91,7 @@ struct Endpoint {
     secret: [U64; 4],
 }
 
-impl Endpoint {
+impl ConnectInfo {
     /// Whether both are of one computer and user, and want to share memory.
     fn shares_memory_with(&self, other: &Self) -> bool {
         let is_open = self.shared_listener.get() != 0 && other.shared_listener.get() != 0;
@@ -130,7 +130,7 @@ pub(crate) struct Part {
     listener: TcpListener,
     /// Where ranks of this computer connect to share memory, and what wakes this rank for their datagrams.
     shared_listener: Option<(UnixListener, WakeUp)>,
-    own: Endpoint,
+    own: ConnectInfo,
     /// Where aggregators are that are no ranks.
     aggregators: Vec<SocketAddr>,
 }
@@ -149,7 +149,7 @@ pub(crate) fn fitted(config: Config, interface: &Interface) -> Config {
     config
 }
 
-impl CarrierCard for Interface {
+impl CarrierEndpoint for Interface {
     fn kind(&self) -> DatapathKind {
         DatapathKind::Udp
     }
@@ -176,15 +176,15 @@ impl CarrierCard for Interface {
 }
 
 impl CarrierPart for Part {
-    fn endpoint(&self) -> Vec<u8> {
-        Self::endpoint(self)
+    fn connect_info(&self) -> Vec<u8> {
+        Self::connect_info(self)
     }
 
-    fn connect(self: Box<Self>, _: Card, endpoints: &[Vec<u8>]) -> Result<Parts> {
-        let (engine, waiter) = (*self).connect(endpoints)?;
+    fn connect(self: Box<Self>, _: Endpoint, infos: &[Vec<u8>]) -> Result<Parts> {
+        let (engine, waiter) = (*self).connect(infos)?;
         // With what the ranks have agreed on.
-        let card = Card::of(engine.carrier.interface().clone());
-        Ok(Parts { card, datapath: Box::new(engine), waiter: Arc::new(waiter), footprint: Footprint::default() })
+        let endpoint = Endpoint::of(engine.carrier.interface().clone());
+        Ok(Parts { endpoint, datapath: Box::new(engine), waiter: Arc::new(waiter), footprint: Footprint::default() })
     }
 }
 
@@ -237,7 +237,7 @@ impl Part {
                 |error: &std::io::Error| tracing::warn!(%error, "no memory is shared with ranks of this computer");
             made.inspect_err(warn).ok()
         });
-        let own = Endpoint {
+        let own = ConnectInfo {
             magic: MAGIC,
             version: VERSION.into(),
             rank: rank.into(),
@@ -280,59 +280,61 @@ impl Part {
     }
 
     /// What the other ranks must know of this one.
-    pub(crate) fn endpoint(&self) -> Vec<u8> {
+    pub(crate) fn connect_info(&self) -> Vec<u8> {
         // Of all ranks that of rank 0 counts, so that all choose alike.
         let tuning = self.config.tuning.as_ref().or(self.interface.options().tuning.as_ref());
         let tuning = tuning_bytes::encode(tuning.unwrap_or(&Tuning::default()));
         [self.own.as_bytes(), &tuning].concat()
     }
 
-    /// Checks the endpoints of all ranks, in their order.
-    fn all(&self, endpoints: &[Vec<u8>]) -> Result<Vec<Endpoint>> {
+    /// Checks the connection information of all ranks, in their order.
+    fn all(&self, infos: &[Vec<u8>]) -> Result<Vec<ConnectInfo>> {
         let ranks = self.place.ranks();
         let peer = |rank: u32, reason: String| Err(Error::Peer { rank, reason });
-        if endpoints.len() != ranks as usize {
-            let reason =
-                format!("got {} endpoints for {ranks} ranks: the exchange must return one per rank", endpoints.len());
+        if infos.len() != ranks as usize {
+            let reason = format!(
+                "got {} blocks of connection information for {ranks} ranks: the exchange must return one per rank",
+                infos.len()
+            );
             return peer(self.place.rank(), reason);
         }
-        let mut all = Vec::with_capacity(endpoints.len());
-        for (rank, bytes) in (0..ranks).zip(endpoints) {
-            let endpoint = match Endpoint::read_from_prefix(bytes) {
-                Ok((endpoint, _)) if endpoint.magic == MAGIC => endpoint,
+        let mut all = Vec::with_capacity(infos.len());
+        for (rank, bytes) in (0..ranks).zip(infos) {
+            let info = match ConnectInfo::read_from_prefix(bytes) {
+                Ok((info, _)) if info.magic == MAGIC => info,
                 _ => {
                     let reason = format!(
-                        "sent {} bytes, which are no endpoint of the datapath udp: give all ranks one \
+                        "sent {} bytes, which are no connection information of the datapath udp: give all ranks one \
                          datapath (FLEXCAST_DATAPATH) and one build of this library",
                         bytes.len()
                     );
                     return peer(rank, reason);
                 }
             };
-            if endpoint.version.get() != VERSION {
+            if info.version.get() != VERSION {
                 let reason = format!(
                     "speaks version {} of the protocol, this rank version {VERSION}: run one build on all ranks",
-                    endpoint.version
+                    info.version
                 );
                 return peer(rank, reason);
             }
-            if endpoint.rank.get() != rank {
-                let reason = format!("says that it is rank {}: two ranks were started with one number", endpoint.rank);
+            if info.rank.get() != rank {
+                let reason = format!("says that it is rank {}: two ranks were started with one number", info.rank);
                 return peer(rank, reason);
             }
-            if endpoint.ranks.get() != ranks {
-                return peer(rank, format!("counts {} ranks, this rank {ranks}", endpoint.ranks));
+            if info.ranks.get() != ranks {
+                return peer(rank, format!("counts {} ranks, this rank {ranks}", info.ranks));
             }
             let mut fields = [
-                ("unauthenticated", self.own.unauthenticated.get().into(), endpoint.unauthenticated.get().into()),
-                ("port", self.own.port.get().into(), endpoint.port.get().into()),
-                ("eager_bytes", self.own.eager_bytes.get().into(), endpoint.eager_bytes.get().into()),
-                ("aggregators", self.own.aggregators.get().into(), endpoint.aggregators.get().into()),
-                ("chains", self.own.chains.get().into(), endpoint.chains.get().into()),
-                ("big-endian words", self.own.big_endian.get().into(), endpoint.big_endian.get().into()),
-                ("the chain mapping with digest", self.own.chain_mapping.get(), endpoint.chain_mapping.get()),
-                ("reproducible", self.own.reproducible.get().into(), endpoint.reproducible.get().into()),
-                ("algorithm", self.own.algorithm.get().into(), endpoint.algorithm.get().into()),
+                ("unauthenticated", self.own.unauthenticated.get().into(), info.unauthenticated.get().into()),
+                ("port", self.own.port.get().into(), info.port.get().into()),
+                ("eager_bytes", self.own.eager_bytes.get().into(), info.eager_bytes.get().into()),
+                ("aggregators", self.own.aggregators.get().into(), info.aggregators.get().into()),
+                ("chains", self.own.chains.get().into(), info.chains.get().into()),
+                ("big-endian words", self.own.big_endian.get().into(), info.big_endian.get().into()),
+                ("the chain mapping with digest", self.own.chain_mapping.get(), info.chain_mapping.get()),
+                ("reproducible", self.own.reproducible.get().into(), info.reproducible.get().into()),
+                ("algorithm", self.own.algorithm.get().into(), info.algorithm.get().into()),
             ]
             .into_iter();
             if let Some((name, own, theirs)) = fields.find(|(_, own, theirs): &(_, u64, u64)| own != theirs) {
@@ -343,36 +345,35 @@ impl Part {
                 let (theirs, own) = (text(theirs), text(own));
                 return peer(rank, format!("has {name} {theirs}, this rank {own}: give all ranks one configuration"));
             }
-            let is_ipv4 = |endpoint: &Endpoint| address(&endpoint.address).is_ipv4();
-            if endpoint.group != self.own.group || is_ipv4(&endpoint) != is_ipv4(&self.own) {
-                let text = |endpoint: &Endpoint| {
-                    let group =
-                        if endpoint.group == [0; 16] { "no".to_owned() } else { address(&endpoint.group).to_string() };
-                    format!("the address {} and {group} group", address(&endpoint.address))
+            let is_ipv4 = |info: &ConnectInfo| address(&info.address).is_ipv4();
+            if info.group != self.own.group || is_ipv4(&info) != is_ipv4(&self.own) {
+                let text = |info: &ConnectInfo| {
+                    let group = if info.group == [0; 16] { "no".to_owned() } else { address(&info.group).to_string() };
+                    format!("the address {} and {group} group", address(&info.address))
                 };
                 let reason = format!(
                     "has {}, this rank {}: give all ranks one group, and interfaces with addresses of one family",
-                    text(&endpoint),
+                    text(&info),
                     text(&self.own)
                 );
                 return peer(rank, reason);
             }
-            if endpoint.udp_port.get() > u16::MAX.into()
-                || endpoint.tcp_port.get() > u16::MAX.into()
-                || endpoint.path_port.get() > u16::MAX.into()
-                || endpoint.chunk_bytes.get() < LEAST_CHUNK_BYTES
-                || !(LEAST_MTU_BYTES..=MOST_MTU_BYTES).contains(&endpoint.mtu_bytes.get())
-                || !(1..=MOST_SUBGROUPS).contains(&endpoint.subgroups.get())
-                || endpoint.port.get() + endpoint.subgroups.get() - 1 > u16::MAX.into()
+            if info.udp_port.get() > u16::MAX.into()
+                || info.tcp_port.get() > u16::MAX.into()
+                || info.path_port.get() > u16::MAX.into()
+                || info.chunk_bytes.get() < LEAST_CHUNK_BYTES
+                || !(LEAST_MTU_BYTES..=MOST_MTU_BYTES).contains(&info.mtu_bytes.get())
+                || !(1..=MOST_SUBGROUPS).contains(&info.subgroups.get())
+                || info.port.get() + info.subgroups.get() - 1 > u16::MAX.into()
             {
                 let reason =
                     "sent ports, subgroups, an MTU or a chunk length that cannot be: run one build on all ranks";
                 return peer(rank, reason.to_owned());
             }
-            all.push(endpoint);
+            all.push(info);
         }
         if all[self.place.rank() as usize] != self.own {
-            let reason = "does not find its own endpoint in what the exchange returned".to_owned();
+            let reason = "does not find its own connection information in what the exchange returned".to_owned();
             return peer(self.place.rank(), reason);
         }
         match unreachable(&all).filter(|_| self.interface.options().ranks_per_computer.is_none()) {
@@ -381,10 +382,10 @@ impl Part {
         }
     }
 
-    /// Connects to the ranks of `endpoints`.
-    pub(crate) fn connect(self, endpoints: &[Vec<u8>]) -> Result<(Engine<UdpCarrier>, SocketWaiter)> {
-        let all = self.all(endpoints)?;
-        let of_first = endpoints[0].get(size_of::<Endpoint>()..).and_then(tuning_bytes::decode);
+    /// Connects to the ranks of `infos`.
+    pub(crate) fn connect(self, infos: &[Vec<u8>]) -> Result<(Engine<UdpCarrier>, SocketWaiter)> {
+        let all = self.all(infos)?;
+        let of_first = infos[0].get(size_of::<ConnectInfo>()..).and_then(tuning_bytes::decode);
         let Some(tuning) = of_first else {
             let reason = "sent a tuning that cannot be: run one build on all ranks".to_owned();
             return Err(Error::Peer { rank: 0, reason });
@@ -393,22 +394,20 @@ impl Part {
             self;
         let id = all[0].communicator.get();
         let secret = Secret(all[0].secret.map(U64::get));
-        config.chunk_bytes = all.iter().map(|endpoint| endpoint.chunk_bytes.get()).min().unwrap_or(config.chunk_bytes);
-        let addresses = |port: fn(&Endpoint) -> U32| -> Vec<SocketAddr> {
-            all.iter().map(|endpoint| at(&interface, address(&endpoint.address), port(endpoint).get() as u16)).collect()
+        config.chunk_bytes = all.iter().map(|info| info.chunk_bytes.get()).min().unwrap_or(config.chunk_bytes);
+        let addresses = |port: fn(&ConnectInfo) -> U32| -> Vec<SocketAddr> {
+            all.iter().map(|info| at(&interface, address(&info.address), port(info).get() as u16)).collect()
         };
         let mut ranks = peers(place);
         ranks.extend(config.chain_mapping.neighbours(place.rank()));
         ranks.sort_unstable();
         ranks.dedup();
-        let is_near = |endpoint: &&Endpoint| endpoint.host == own.host;
-        let mut numbers: Vec<u64> = all
-            .iter()
-            .map(|endpoint| Some(endpoint).filter(is_near).map_or(0, |near| near.shared_listener.get()))
-            .collect();
+        let is_near = |info: &&ConnectInfo| info.host == own.host;
+        let mut numbers: Vec<u64> =
+            all.iter().map(|info| Some(info).filter(is_near).map_or(0, |near| near.shared_listener.get())).collect();
         let (shared_listener, wake_up) = shared_listener.unzip();
         let (group, subgroups) = (interface.group(id), all[0].subgroups.get() as usize);
-        let of_host: Vec<&Endpoint> = all.iter().filter(is_near).collect();
+        let of_host: Vec<&ConnectInfo> = all.iter().filter(is_near).collect();
         let handshake = wake_up.and_then(|wake_up| {
             handshake(wake_up, (place, &own), &of_host, (subgroups, id, secret, config.barrier_timeout))
         });
@@ -440,7 +439,7 @@ impl Part {
             proof: secret.proof(id),
             tagged: !interface.options().unauthenticated,
             listener,
-            addresses: addresses(|endpoint| endpoint.tcp_port),
+            addresses: addresses(|info| info.tcp_port),
             timeout: config.barrier_timeout,
             shared: SharedListeners { listener: shared_listener, numbers },
             aggregators,
@@ -448,13 +447,13 @@ impl Part {
             key: Key::of(config.aggregator_secret.as_ref()),
         };
         // By what all ranks know, so that all choose alike.
-        let is_one = all.len() > 1 && all.iter().all(|endpoint| endpoint.shares_memory_with(&all[0]));
+        let is_one = all.len() > 1 && all.iter().all(|info| info.shares_memory_with(&all[0]));
         let is_split = interface.options().ranks_per_computer.is_some();
         let paths = Paths { place, interface: &interface, all: &all, ranks: &ranks };
         let (path, probing) = match paths.are_in_doubt() {
             false => (None, None),
             true => {
-                let peers = addresses(|endpoint| endpoint.path_port);
+                let peers = addresses(|info| info.path_port);
                 let (path, probing) = paths.probe(path_socket, peers, (id, secret), &connect)?;
                 (path, Some(probing))
             }
@@ -468,8 +467,8 @@ impl Part {
             sockets: Sockets::new(&interface, socket, (members, group), comes_back)?,
             fanout,
             mesh,
-            receive_bytes: all.iter().map(|endpoint| endpoint.receive_bytes.get()).min().unwrap_or(0),
-            peers: addresses(|endpoint| endpoint.udp_port),
+            receive_bytes: all.iter().map(|info| info.receive_bytes.get()).min().unwrap_or(0),
+            peers: addresses(|info| info.udp_port),
             secret: (!interface.options().unauthenticated).then_some(secret),
             tuning: tuning.before(if is_one { Tuning::computer() } else { Tuning::ethernet() }),
             probing,
@@ -479,12 +478,12 @@ impl Part {
         Ok((engine, waiter))
     }
 
-    /// Reads the endpoints of all ranks, of which `others` are those of the ranks except this one, for
+    /// Reads the connection information of all ranks, of which `others` are those of the ranks except this one, for
     /// [`hostile`](super::hostile): whether they are refused.
     pub(crate) fn refuses(&self, others: &[Vec<u8>]) -> Option<Error> {
-        let mut endpoints = others.to_vec();
-        endpoints.insert(self.place.rank() as usize, self.endpoint());
-        let tuned = endpoints[0].get(size_of::<Endpoint>()..).and_then(tuning_bytes::decode);
+        let mut infos = others.to_vec();
+        infos.insert(self.place.rank() as usize, self.connect_info());
+        let tuned = infos[0].get(size_of::<ConnectInfo>()..).and_then(tuning_bytes::decode);
         if let Some(tuning) = &tuned {
             // What is accepted is what it says.
             assert_eq!(
@@ -493,11 +492,11 @@ impl Part {
                 "a tuning that was read can be sent"
             );
         }
-        self.all(&endpoints).err()
+        self.all(&infos).err()
     }
 
     #[cfg(test)]
-    fn own_mut(&mut self) -> &mut Endpoint {
+    fn own_mut(&mut self) -> &mut ConnectInfo {
         &mut self.own
     }
 }
@@ -506,7 +505,7 @@ impl Part {
 struct Paths<'p> {
     place: RankInfo,
     interface: &'p Interface,
-    all: &'p [Endpoint],
+    all: &'p [ConnectInfo],
     /// Those to which this one connects.
     ranks: &'p [u32],
 }
@@ -514,11 +513,11 @@ struct Paths<'p> {
 impl Paths<'_> {
     /// Whether packets could be longer than a path carries: by what all ranks know, so that they decide alike.
     fn are_in_doubt(&self) -> bool {
-        let mut longest: Vec<u32> = self.all.iter().map(|endpoint| endpoint.mtu_bytes.get()).collect();
+        let mut longest: Vec<u32> = self.all.iter().map(|info| info.mtu_bytes.get()).collect();
         longest.sort_unstable();
         // A packet is as long as both ends allow.
         let is_long = longest.iter().rev().nth(1).is_some_and(|mtu_bytes| *mtu_bytes > path::PLAIN_MTU_BYTES);
-        is_long && self.all.iter().any(|endpoint| endpoint.host != self.all[0].host)
+        is_long && self.all.iter().any(|info| info.host != self.all[0].host)
     }
 
     /// Finds the longest packet that all paths carry, if it is shorter than all interfaces allow, and makes connections
@@ -531,7 +530,7 @@ impl Paths<'_> {
         connect: &Connect,
     ) -> Result<(Option<PathMtu>, Probing)> {
         let (own, near) = (self.interface.mtu_bytes(), self.all[self.place.rank() as usize].host);
-        let least = self.all.iter().map(|endpoint| endpoint.mtu_bytes.get()).min().unwrap_or(own);
+        let least = self.all.iter().map(|info| info.mtu_bytes.get()).min().unwrap_or(own);
         let is_far = |rank: &&u32| self.all[**rank as usize].host != near;
         let limit = |rank: &u32| (*rank, own.min(self.all[*rank as usize].mtu_bytes.get()));
         let others = self.ranks.iter().filter(is_far).map(limit).collect();
@@ -564,15 +563,15 @@ impl Paths<'_> {
 }
 
 /// A rank that the others do not reach since its address is one of the loopback interface, and why; alike on all ranks.
-fn unreachable(all: &[Endpoint]) -> Option<(u32, String)> {
-    let is_loopback = |endpoint: &&Endpoint| address(&endpoint.address).is_loopback();
+fn unreachable(all: &[ConnectInfo]) -> Option<(u32, String)> {
+    let is_loopback = |info: &&ConnectInfo| address(&info.address).is_loopback();
     let loopback = all.iter().find(is_loopback)?;
-    let addresses = all.iter().map(|endpoint| (endpoint.rank.get(), address(&endpoint.address)));
+    let addresses = all.iter().map(|info| (info.rank.get(), address(&info.address)));
     if let Some(unreachable) = mixed_loopback(addresses) {
         return Some(unreachable);
     }
     let own = address(&loopback.address);
-    let other = all.iter().find(|endpoint| endpoint.host != loopback.host)?;
+    let other = all.iter().find(|info| info.host != loopback.host)?;
     let theirs = address(&other.address);
     let reason = format!(
         "has the address {own} and rank {}, of another computer or network namespace, has {theirs}: only processes of \
@@ -598,15 +597,15 @@ pub(crate) fn mixed_loopback(addresses: impl Iterator<Item = (u32, IpAddr)> + Cl
 /// The handshake of a computer's ranks, if all of them share memory and there are others than this one.
 fn handshake(
     wake_up: WakeUp,
-    (place, own): (RankInfo, &Endpoint),
-    of_host: &[&Endpoint],
+    (place, own): (RankInfo, &ConnectInfo),
+    of_host: &[&ConnectInfo],
     (subgroups, communicator, secret, timeout): (usize, u64, Secret, Duration),
 ) -> Option<Handshake> {
-    let shares = of_host.iter().all(|endpoint| endpoint.shares_memory_with(own));
+    let shares = of_host.iter().all(|info| info.shares_memory_with(own));
     if !(2..=fanout::MOST_MEMBERS).contains(&of_host.len()) || !shares {
         return None;
     }
-    let member = |endpoint: &&Endpoint| Member::new(endpoint.rank.get(), endpoint.shared_listener.get()).ok();
+    let member = |info: &&ConnectInfo| Member::new(info.rank.get(), info.shared_listener.get()).ok();
     let members = of_host.iter().map(member).collect::<Option<Vec<_>>>()?;
     let own = members.iter().position(|member| member.rank == place.rank())?;
     let has_all = members.len() == place.ranks() as usize;
@@ -627,62 +626,62 @@ mod tests {
         (0..ranks).map(|rank| Part::new(&interface, rank, ranks, Config::for_interface(&interface)).unwrap()).collect()
     }
 
-    fn refusal(change: impl Fn(&mut Endpoint)) -> String {
+    fn refusal(change: impl Fn(&mut ConnectInfo)) -> String {
         let mut parts = parts(2);
         change(parts[1].own_mut());
-        let endpoints: Vec<_> = parts.iter().map(Part::endpoint).collect();
-        parts.swap_remove(0).connect(&endpoints).map(drop).unwrap_err().to_string()
+        let infos: Vec<_> = parts.iter().map(Part::connect_info).collect();
+        parts.swap_remove(0).connect(&infos).map(drop).unwrap_err().to_string()
     }
 
     #[test]
     fn peers_that_do_not_fit_are_named() {
-        let text = refusal(|endpoint| endpoint.version = 9.into());
+        let text = refusal(|info| info.version = 9.into());
         assert!(text.contains("rank 1 speaks version 9"), "{text}");
-        let text = refusal(|endpoint| endpoint.rank = 0.into());
+        let text = refusal(|info| info.rank = 0.into());
         assert!(text.contains("rank 1 says that it is rank 0"), "{text}");
-        let text = refusal(|endpoint| endpoint.ranks = 3.into());
+        let text = refusal(|info| info.ranks = 3.into());
         assert!(text.contains("counts 3 ranks"), "{text}");
-        let text = refusal(|endpoint| endpoint.eager_bytes = 3.into());
+        let text = refusal(|info| info.eager_bytes = 3.into());
         assert!(text.contains("rank 1 has eager_bytes 3, this rank 65536"), "{text}");
-        let text = refusal(|endpoint| endpoint.aggregators = 2.into());
+        let text = refusal(|info| info.aggregators = 2.into());
         assert!(text.contains("rank 1 has aggregators 2, this rank 0"), "{text}");
-        let text = refusal(|endpoint| endpoint.reproducible = 1.into());
+        let text = refusal(|info| info.reproducible = 1.into());
         assert!(text.contains("rank 1 has reproducible 1, this rank 0"), "{text}");
-        let text = refusal(|endpoint| endpoint.algorithm = (Selection::Ring as u32).into());
+        let text = refusal(|info| info.algorithm = (Selection::Ring as u32).into());
         assert!(text.contains("rank 1 has algorithm pipelined-ring, this rank automatic"), "{text}");
-        let text = refusal(|endpoint| endpoint.algorithm = 99.into());
+        let text = refusal(|info| info.algorithm = 99.into());
         assert!(text.contains("rank 1 has algorithm 99, this rank automatic"), "{text}");
-        let text = refusal(|endpoint| endpoint.group = v6([239, 1, 1, 1].into()));
+        let text = refusal(|info| info.group = v6([239, 1, 1, 1].into()));
         assert!(text.contains("239.1.1.1 group") && text.contains("no group"), "{text}");
-        let text = refusal(|endpoint| endpoint.address = v6(std::net::Ipv6Addr::LOCALHOST.into()));
+        let text = refusal(|info| info.address = v6(std::net::Ipv6Addr::LOCALHOST.into()));
         assert!(text.contains("rank 1 has the address ::1") && text.contains("addresses of one family"), "{text}");
         for subgroups in [0, 17] {
-            let text = refusal(|endpoint| endpoint.subgroups = subgroups.into());
+            let text = refusal(|info| info.subgroups = subgroups.into());
             assert!(text.contains("rank 1 sent ports, subgroups"), "{text}");
         }
-        let text = refusal(|endpoint| endpoint.big_endian = 1.into());
+        let text = refusal(|info| info.big_endian = 1.into());
         assert!(text.contains("rank 1 has big-endian words 1, this rank 0"), "{text}");
         // As a build would send it that writes words the other way round.
-        let text = refusal(|endpoint| endpoint.version = VERSION.swap_bytes().into());
+        let text = refusal(|info| info.version = VERSION.swap_bytes().into());
         assert!(text.contains("rank 1 speaks version 134217728"), "{text}");
-        let text = refusal(|endpoint| endpoint.tcp_port = 70_000.into());
+        let text = refusal(|info| info.tcp_port = 70_000.into());
         assert!(text.contains("ports"), "{text}");
         let mut parts = self::parts(2);
-        let mut endpoints: Vec<_> = parts.iter().map(Part::endpoint).collect();
-        endpoints[0].extend([99; 16]);
-        let text = parts.swap_remove(1).connect(&endpoints).map(drop).unwrap_err().to_string();
+        let mut infos: Vec<_> = parts.iter().map(Part::connect_info).collect();
+        infos[0].extend([99; 16]);
+        let text = parts.swap_remove(1).connect(&infos).map(drop).unwrap_err().to_string();
         assert!(text.contains("rank 0 sent a tuning"), "{text}");
-        let text = refusal(|endpoint| endpoint.magic = *b"none");
+        let text = refusal(|info| info.magic = *b"none");
         assert!(text.contains("FLEXCAST_DATAPATH"), "{text}");
     }
 
     #[test]
     fn loopback_addresses_are_refused_where_not_all_ranks_reach_them() {
-        let text = refusal(|endpoint| endpoint.address = v6([10, 0, 0, 7].into()));
+        let text = refusal(|info| info.address = v6([10, 0, 0, 7].into()));
         let expected = "rank 0 has the address 127.0.0.1, which only its own computer reaches, and rank 1 has \
             10.0.0.7: on rank 0 set FLEXCAST_INTERFACE";
         assert!(text.contains(expected), "{text}");
-        let text = refusal(|endpoint| endpoint.host = 7.into());
+        let text = refusal(|info| info.host = 7.into());
         let expected = "rank 0 has the address 127.0.0.1 and rank 1, of another computer or network namespace, has \
             127.0.0.1: only processes";
         assert!(text.contains(expected) && text.contains("on all ranks set FLEXCAST_INTERFACE"), "{text}");
@@ -693,14 +692,14 @@ mod tests {
         let short = std::time::Duration::from_millis(200);
         let mut parts = parts(2);
         parts.iter_mut().for_each(|part| part.config.barrier_timeout = short);
-        let endpoints: Vec<_> = parts.iter().map(Part::endpoint).collect();
+        let infos: Vec<_> = parts.iter().map(Part::connect_info).collect();
         // Whoever carries the messages of bootstrap has changed one of them.
-        let mut changed = endpoints.clone();
-        changed[0][size_of::<Endpoint>() - 1] ^= 1;
+        let mut changed = infos.clone();
+        changed[0][size_of::<ConnectInfo>() - 1] ^= 1;
         let second = parts.pop().unwrap();
         let first = parts.pop().unwrap();
         let [first, second] = std::thread::scope(|scope| {
-            let threads = [scope.spawn(|| first.connect(&endpoints)), scope.spawn(|| second.connect(&changed))];
+            let threads = [scope.spawn(|| first.connect(&infos)), scope.spawn(|| second.connect(&changed))];
             threads.map(|thread| thread.join().unwrap().map(drop))
         });
         let text = first.unwrap_err().to_string();

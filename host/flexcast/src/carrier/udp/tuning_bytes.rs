@@ -1,4 +1,4 @@
-//! Tuning of a communicator as rank 0 sends it behind its endpoint: all ranks choose by it.
+//! Tuning of a communicator as rank 0 sends it behind its connection information: all ranks choose by it.
 
 use flexcast_proto::{Algorithm, Kind};
 use zerocopy::little_endian::{U32, U64};
@@ -74,7 +74,7 @@ impl Point {
     }
 }
 
-/// A tuning in bytes. How what is multicast goes is part of the endpoint.
+/// A tuning in bytes. How what is multicast goes is part of the connection information.
 pub(super) fn encode(tuning: &Tuning) -> Vec<u8> {
     let lines: Vec<Line> = tuning.choices().iter().map(Line::new).collect();
     let points: Vec<Point> = tuning.sparse_costs().iter().map(Point::new).collect();

@@ -22,7 +22,7 @@ use super::sockets::{Lane, RUN_BYTES, Sent, Sockets};
 use super::waiter::SocketWaiter;
 use crate::engine::datapath::Waiter as _;
 use crate::error::{Error, Result};
-use crate::memory::nodes::{self, Nodes};
+use flexcast_mesh::nodes::{self, Nodes};
 
 /// Runs of data that a worker has at a time.
 const DATA_RUNS: usize = 4;

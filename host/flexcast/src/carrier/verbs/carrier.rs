@@ -5,7 +5,7 @@ use flexcast_proto::wire::{Availability, Encoded};
 use flexcast_proto::{Algorithm, Cause, CollectiveIds, FailureCode, PieceSet, RankInfo, StallWindow};
 
 use super::acknowledge::{Past, Repeats};
-use super::card::VerbsCard;
+use super::endpoint::VerbsEndpoint;
 use super::flow::Flow;
 use super::queues::{Queues, Root};
 use super::receive::{self, Arrivals};
@@ -62,7 +62,7 @@ pub(crate) struct VerbsCarrier {
     pub(super) control: Control,
     /// Collectives between pairs of ranks.
     pub(super) pairs: Pairs,
-    pub(super) card: VerbsCard,
+    pub(super) card: VerbsEndpoint,
     pub(super) derived: Derived,
     pub(super) conditions: Conditions,
     pub(super) roots: Vec<Root>,
@@ -85,7 +85,7 @@ pub(crate) struct VerbsCarrier {
 impl VerbsCarrier {
     /// The engine of rank `place` in communicator `id`.
     pub(super) fn engine(
-        card: VerbsCard,
+        card: VerbsEndpoint,
         place: RankInfo,
         id: u64,
         (config, derived): (Config, Derived),

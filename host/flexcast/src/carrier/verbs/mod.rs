@@ -9,12 +9,12 @@
 //! protocol's messages ([`control`](crate::carrier::control)).
 
 mod acknowledge;
-mod card;
 mod carrier;
+mod endpoint;
 mod flow;
 mod part;
 mod queues;
 mod receive;
 mod send;
 
-pub(crate) use card::VerbsCard;
+pub(crate) use endpoint::VerbsEndpoint;

@@ -5,15 +5,15 @@ use std::sync::{Arc, OnceLock};
 use flexcast_proto::RankInfo;
 use flexio::ProtectionDomain;
 
-use super::card::VerbsCard;
 use super::carrier::{Links, VerbsCarrier};
+use super::endpoint::VerbsEndpoint;
 use super::queues::{Queues, Root};
 use crate::carrier::Parts;
-use crate::carrier::card::{Card, CarrierCard, CarrierPart, DatapathKind};
+use crate::carrier::connect_info::{self, Capabilities, ConnectInfo, Receiver, Speed};
 use crate::carrier::control;
 use crate::carrier::dpa::card::DpaCard;
 use crate::carrier::dpa::waiter::CardWaiter;
-use crate::carrier::endpoint::{self, Capabilities, Endpoint, Receiver, Speed};
+use crate::carrier::endpoint::{CarrierEndpoint, CarrierPart, DatapathKind, Endpoint};
 use crate::carrier::pairs::{Adders, Maker, Pairs};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ use crate::plan::peers::peers;
 
 /// A communicator that knows its own queues and not yet those of the others.
 pub(crate) struct Part {
-    card: VerbsCard,
+    card: VerbsEndpoint,
     place: RankInfo,
     config: Config,
     derived: Derived,
@@ -33,7 +33,7 @@ pub(crate) struct Part {
     queues: Queues,
     control: control::Control,
     adders: Adders,
-    own: Endpoint,
+    own: ConnectInfo,
 }
 
 /// Refuses what this datapath has not.
@@ -54,7 +54,7 @@ fn check(config: &Config) -> Result<()> {
     Ok(())
 }
 
-impl CarrierCard for VerbsCard {
+impl CarrierEndpoint for VerbsEndpoint {
     fn kind(&self) -> DatapathKind {
         DatapathKind::Verbs
     }
@@ -73,14 +73,14 @@ impl CarrierCard for VerbsCard {
 }
 
 impl CarrierPart for Part {
-    fn endpoint(&self) -> Vec<u8> {
+    fn connect_info(&self) -> Vec<u8> {
         self.own.to_bytes()
     }
 
-    fn connect(self: Box<Self>, card: Card, endpoints: &[Vec<u8>]) -> Result<Parts> {
+    fn connect(self: Box<Self>, endpoint: Endpoint, infos: &[Vec<u8>]) -> Result<Parts> {
         let waiter = Arc::new(CardWaiter::new(self.card.device()));
-        let (engine, footprint) = self.engine(endpoints)?;
-        Ok(Parts { card, datapath: Box::new(engine), waiter, footprint })
+        let (engine, footprint) = self.engine(infos)?;
+        Ok(Parts { endpoint, datapath: Box::new(engine), waiter, footprint })
     }
 }
 
@@ -89,7 +89,7 @@ impl Part {
     ///
     /// # Errors
     /// [`Error::Config`], [`Error::Rank`], [`Error::Flexio`].
-    fn new(card: &VerbsCard, rank: u32, ranks: u32, config: Config) -> Result<Self> {
+    fn new(card: &VerbsEndpoint, rank: u32, ranks: u32, config: Config) -> Result<Self> {
         let place = RankInfo::new(rank, ranks)?;
         check(&config)?;
         let (device, pd) = (card.device(), card.pd());
@@ -114,8 +114,8 @@ impl Part {
             bitmap_bytes: 8 * u64::from(derived.bitmap_words),
             ..Footprint::default()
         };
-        let communicator = endpoint::proposal(card.next_serial(), rank, device);
-        let own = Endpoint {
+        let communicator = connect_info::proposal(card.next_serial(), rank, device);
+        let own = ConnectInfo {
             rank,
             ranks,
             gid: device.port().gid,
@@ -137,21 +137,21 @@ impl Part {
         Ok(Self { card: card.clone(), place, config, derived, footprint, queues, control, adders, own })
     }
 
-    /// Connects to the ranks of `endpoints`, in the order of ranks, the own one among them. No rank may post an
+    /// Connects to the ranks of `infos`, in the order of ranks, the own one among them. No rank may post an
     /// operation before all have connected.
     ///
     /// # Errors
     /// [`Error::Peer`] names a rank that does not fit; [`Error::Flexio`].
-    fn engine(self, endpoints: &[Vec<u8>]) -> Result<(Engine<VerbsCarrier>, Footprint)> {
-        let all = Endpoint::all(&self.own, endpoints)?;
+    fn engine(self, infos: &[Vec<u8>]) -> Result<(Engine<VerbsCarrier>, Footprint)> {
+        let all = ConnectInfo::all(&self.own, infos)?;
         let Self { card, place, config, derived, footprint, mut queues, mut control, adders, .. } = self;
         let id = all[0].communicator;
         let config = Config { link_gbit_per_s: Speed::lowest(&all).link_gbit_per_s, ..config };
         control.connect(place.rank(), &all, &config)?;
-        let alone = all.iter().filter(|endpoint| endpoint.gid == all[place.rank() as usize].gid).count() == 1;
-        queues.join(endpoint::group(id, 0)?, endpoint::q_key(id), alone)?;
-        let roots = all.iter().map(|endpoint| Root { gid: endpoint.gid, qpn: endpoint.receiver.qpn }).collect();
-        let slots = all.iter().map(|endpoint| endpoint.receiver.slots).min().unwrap_or(config.slots);
+        let alone = all.iter().filter(|info| info.gid == all[place.rank() as usize].gid).count() == 1;
+        queues.join(connect_info::group(id, 0)?, connect_info::q_key(id), alone)?;
+        let roots = all.iter().map(|info| Root { gid: info.gid, qpn: info.receiver.qpn }).collect();
+        let slots = all.iter().map(|info| info.receiver.slots).min().unwrap_or(config.slots);
         let maker = Maker::new((card.pd(), card.lingering()), place, &config, Selection::Multicast).with_adders(adders);
         let pairs = Pairs::new(maker, None);
         let links = Links { queues, control, pairs, roots, slots };

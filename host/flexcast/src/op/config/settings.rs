@@ -105,7 +105,8 @@ const SERVICE_VARIABLES: [(&str, &str); 5] = [
     ("service.bound_keys", "FLEXCAST_SERVICE_KEYS"),
 ];
 
-/// Options of cards, which a communicator does not take: name, variable, and the datapath they belong to, if it is one.
+/// Options of endpoints, which a communicator does not take: name, variable, and the datapath they belong to, if it is
+/// one.
 const CARD_OPTIONS: [(&str, &str, &str); 14] = [
     ("datapath", "FLEXCAST_DATAPATH", ""),
     ("libraries", "FLEXCAST_LIBRARIES", ""),
@@ -136,8 +137,8 @@ pub enum SettingError {
         /// The name that is most like it.
         nearest: &'static str,
     },
-    /// It is an option of the card.
-    OfCard {
+    /// It is an option of the endpoint.
+    OfEndpoint {
         /// The name.
         name: String,
         /// The value.
@@ -147,13 +148,13 @@ pub enum SettingError {
         /// The datapath that has it; none if not one alone.
         datapath: Option<&'static str>,
     },
-    /// The card's datapath has no use for it.
+    /// The endpoint's datapath has no use for it.
     OfOtherDatapath {
         /// The name.
         name: &'static str,
         /// The value.
         value: String,
-        /// The card's datapath.
+        /// The endpoint's datapath.
         datapath: &'static str,
         /// Those that use it.
         datapaths: &'static [&'static str],
@@ -175,12 +176,12 @@ impl fmt::Display for SettingError {
             Self::Unknown { name, value, nearest } => {
                 write!(f, "there is no setting {name:?} (value {value:?}): the nearest name is {nearest:?}")
             }
-            Self::OfCard { name, value, variable, datapath } => {
-                write!(f, "{name} (value {value:?}) is an option of the card")?;
+            Self::OfEndpoint { name, value, variable, datapath } => {
+                write!(f, "{name} (value {value:?}) is an option of the endpoint")?;
                 if let Some(datapath) = datapath {
                     write!(f, " with the datapath {datapath}")?;
                 }
-                write!(f, ": give it when the card is opened, or by the variable {variable}")
+                write!(f, ": give it when the endpoint is opened, or by the variable {variable}")
             }
             Self::OfOtherDatapath { name, value, datapath, datapaths } => {
                 write!(f, "{name} is {value:?}: must be {}", unused(datapath, datapaths))
@@ -195,7 +196,7 @@ impl std::error::Error for SettingError {}
 /// What a setting must be that only these datapaths use.
 fn unused(datapath: &str, datapaths: &[&str]) -> String {
     let names = datapaths.join(" or ");
-    format!("left out with the datapath {datapath}; only cards with {names} use it")
+    format!("left out with the datapath {datapath}; only endpoints with {names} use it")
 }
 
 /// Letters to insert, delete or replace to make one name the other.
@@ -290,7 +291,7 @@ impl Setting {
     /// The setting of this name or variable, with a value that it can have.
     ///
     /// # Errors
-    /// There is none of this name, it is an option of cards, or it cannot have the value.
+    /// There is none of this name, it is an option of endpoints, or it cannot have the value.
     pub fn find<'t>(
         name: &str,
         value: &'t str,
@@ -305,7 +306,7 @@ impl Setting {
         let (name, value) = (name.to_owned(), value.to_owned());
         if let Some((_, variable, datapath)) = CARD_OPTIONS.iter().find(|(option, ..)| *option == plain) {
             let datapath = Some(*datapath).filter(|datapath| !datapath.is_empty());
-            return SettingError::OfCard { name, value, variable, datapath };
+            return SettingError::OfEndpoint { name, value, variable, datapath };
         }
         // A name of any length has at most so much to compare.
         let plain: String = plain.chars().take(64).collect();
@@ -319,7 +320,7 @@ impl Setting {
         self.datapaths
     }
 
-    /// Refuses a value that a card of this datapath would not use.
+    /// Refuses a value that an endpoint of this datapath would not use.
     ///
     /// # Errors
     /// [`SettingError::OfOtherDatapath`].
@@ -421,8 +422,9 @@ impl Config {
         Ok(())
     }
 
-    /// Refuses settings that `datapath` does not use, the card's by [`DatapathKind::name`](crate::DatapathKind::name),
-    /// if they are neither those of `defaults`, which are the card's, nor those of [`Config::default`].
+    /// Refuses settings that `datapath` does not use, the endpoint's by
+    /// [`DatapathKind::name`](crate::DatapathKind::name), if they are neither those of `defaults`, which are the
+    /// endpoint's, nor those of [`Config::default`].
     ///
     /// # Errors
     /// [`Error::Config`] names the setting and the datapaths that use it.
@@ -471,7 +473,7 @@ impl Config {
         let short = u32::try_from(number).unwrap_or(u32::MAX);
         let byte = u8::try_from(number).unwrap_or(u8::MAX);
         let time = Duration::from_nanos(number);
-        // As in C, no time is what suits the card.
+        // As in C, no time is what suits the endpoint.
         let or = |default: Duration| if number == 0 { default } else { time };
         match name {
             "chunk_bytes" => self.chunk_bytes = short,
@@ -576,7 +578,8 @@ mod tests {
             (UdpOptions::default().subgroups(0), "subgroups is 0: must be 1 to 16 (FLEXCAST_SUBGROUPS)"),
             (UdpOptions::default().socket_buffer_bytes(9), "must be 2048 to 1073741824 (FLEXCAST_SOCKET_BUFFER)"),
         ] {
-            let text = crate::carrier::card::Card::udp(&options.interface("lo")).map(drop).unwrap_err().to_string();
+            let text =
+                crate::carrier::endpoint::Endpoint::udp(&options.interface("lo")).map(drop).unwrap_err().to_string();
             assert!(text.ends_with(said), "{text}");
         }
     }
@@ -625,16 +628,16 @@ mod tests {
         assert!(Config::default().set(&long, "x").is_err());
         assert_eq!(
             refused("ttl", "3"),
-            "ttl (value \"3\") is an option of the card with the datapath udp: give it when the card is opened, or by \
-             the variable FLEXCAST_TTL"
+            "ttl (value \"3\") is an option of the endpoint with the datapath udp: give it when the endpoint is \
+             opened, or by the variable FLEXCAST_TTL"
         );
-        assert!(refused("FLEXCAST_DEVICE", "mlx5_0").contains("is an option of the card: give it"));
+        assert!(refused("FLEXCAST_DEVICE", "mlx5_0").contains("is an option of the endpoint: give it"));
         assert_eq!(refused("control", "card"), "control is \"card\": must be one of host, device, service");
         let slots = Setting::named("slots").unwrap();
         assert_eq!(slots.check_datapath("8", "verbs"), Ok(()));
         assert_eq!(
             slots.check_datapath("8", "udp").unwrap_err().to_string(),
-            "slots is \"8\": must be left out with the datapath udp; only cards with dpa or verbs use it"
+            "slots is \"8\": must be left out with the datapath udp; only endpoints with dpa or verbs use it"
         );
         assert_eq!(Setting::named("chunk_bytes").unwrap().check_datapath("8", "udp"), Ok(()));
         // The same is refused in a configuration.
@@ -657,7 +660,7 @@ mod tests {
     fn values_are_those_of_the_variables() {
         assert_eq!(taken("FLEXCAST_CHUNK_BYTES", "1024").unwrap().chunk_bytes, 1024);
         assert_eq!(taken("FLEXCAST_BARRIER_TIMEOUT_NS", "5").unwrap().barrier_timeout, Duration::from_nanos(5));
-        assert_eq!(taken("FLEXCAST_BARRIER_TIMEOUT_NS", "0").unwrap(), Config::default(), "what suits the card");
+        assert_eq!(taken("FLEXCAST_BARRIER_TIMEOUT_NS", "0").unwrap(), Config::default(), "what suits the endpoint");
         let fewer = taken("FLEXCAST_SUBGROUPS", "2").unwrap();
         assert_eq!((fewer.subgroups, fewer.receive_threads, fewer.send_threads), (2, 2, 1), "threads go with them");
         for name in ["uc", "uc-multicast"] {

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::op::lists::ListPool;
-use crate::op::reduce::{DataType, Operator};
 use crate::p2p::shape::{Kind, Shape};
+use flexcast_reduce::{DataType, Operator};
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
 const ELEMENT: u64 = 4;

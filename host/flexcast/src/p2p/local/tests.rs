@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::op::collective::Collective;
-use crate::op::reduce::{DataType, Operator};
 use crate::p2p::executor::{LinkEvent, Taken};
+use flexcast_reduce::{DataType, Operator};
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
 

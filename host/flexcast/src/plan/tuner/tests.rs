@@ -175,7 +175,7 @@ proptest! {
 /// Arrays are summed up whole where that is expected to be faster and nobody can see a difference.
 #[test]
 fn a_sparse_allreduce_goes_as_an_allreduce_does_where_that_is_faster() {
-    use crate::op::reduce::{DataType, Operator, Reduction};
+    use flexcast_reduce::{DataType, Operator, Reduction};
     let reduction = |operator| Reduction::of(operator, DataType::I32).unwrap();
     let call = |operator, bytes| Collective::SparseAllreduce {
         bytes,

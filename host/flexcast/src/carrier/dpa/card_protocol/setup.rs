@@ -16,11 +16,11 @@ use flexio::{
 use zerocopy::IntoBytes as _;
 
 use super::{COMMAND_AT, CardProtocol, Repair, Rows, Shared};
+use crate::carrier::connect_info::{ConnectInfo, Purpose};
 use crate::carrier::dpa::card::DpaCard;
 use crate::carrier::dpa::mailbox::{Mailbox, SHORT_BYTES};
 use crate::carrier::dpa::protocol::Connect;
 use crate::carrier::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
-use crate::carrier::endpoint::{Endpoint, Purpose};
 use crate::error::Result;
 use crate::op::config::Config;
 use crate::plan::tuner::Losses;
@@ -152,18 +152,20 @@ impl CardProtocol {
             });
             // Firmware receives no greetings: cards refuse strangers, by the numbers of their packets.
             let (own, peer) = ((&all[own as usize], qp.number()), &all[*rank as usize]);
-            let (remote, first_psn) = Endpoint::silent(communicator, own, peer, Purpose::Control)?;
+            let (remote, first_psn) = ConnectInfo::silent(communicator, own, peer, Purpose::Control)?;
             qp.connect(&Connection::to(remote).first_psn(first_psn).path(path).retry(retry))?;
         }
         if let Some(Repair { reader, answerer }) = &mut self.repair {
             contexts.push(ProgressPeer { send_queue: send_memory(reader), rank: NOBODY, ..Default::default() });
             let (left, right) = (&all[self.place.left() as usize], &all[self.place.right() as usize]);
             let own = &all[own as usize];
-            let (remote, first_psn) = Endpoint::silent(communicator, (own, answerer.qpn()), right, Purpose::Answers)?;
+            let (remote, first_psn) =
+                ConnectInfo::silent(communicator, (own, answerer.qpn()), right, Purpose::Answers)?;
             answerer.connect(&Connection::to(remote).first_psn(first_psn).path(path).retry(retry))?;
             let timeout_exponent = config.retry_exponent.min(READ_TIMEOUT_EXPONENT);
             let retry = Retry { timeout_exponent, ..retry };
-            let (remote, first_psn) = Endpoint::silent(communicator, (own, reader.number()), left, Purpose::Requests)?;
+            let (remote, first_psn) =
+                ConnectInfo::silent(communicator, (own, reader.number()), left, Purpose::Requests)?;
             reader.connect(&Connection::to(remote).first_psn(first_psn).path(path).retry(retry))?;
         }
         let senders: Vec<u64> = senders.iter().copied().map(u64::from).collect();

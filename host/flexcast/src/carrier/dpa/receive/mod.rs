@@ -21,10 +21,10 @@ use zerocopy::IntoBytes as _;
 
 pub(crate) use layout::{Shared, accepted, cq_memory, receive_memory, send_memory};
 
+use crate::carrier::connect_info::ConnectInfo;
 use crate::carrier::dpa::card::DpaCard;
 use crate::carrier::dpa::mailbox::{Mailbox, MailboxTarget};
 use crate::carrier::dpa::targets::Targets;
-use crate::carrier::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::op::config::{Config, Derived};
 use crate::op::stream::{self, Stream, Transport, thread_of};
@@ -314,7 +314,7 @@ impl Receive {
     pub(crate) fn connect(
         &mut self,
         card: &DpaCard,
-        (own, all): (u32, &[Endpoint]),
+        (own, all): (u32, &[ConnectInfo]),
         q_key: u32,
         group: impl Fn(u32) -> Result<MulticastGroup>,
         config: &Config,

@@ -1,9 +1,9 @@
 //! Aggregators of sparse AllReduce on a card's DPA: threads of image `sparse`, and the host's control of them.
 //!
 //! Set-up has two phases that do not wait for anybody: [`AggregatorCard::prepare`] makes slots and queue pairs, whose
-//! endpoints the workers are given; [`PreparedAggregator::connect`] takes those of the workers and lets the threads
-//! run. From then on they need no host: not between iterations, and not between operations. The element type
-//! of the operations is written only where it changes ([`DpaAggregator::set_element`]).
+//! connection information the workers are given; [`PreparedAggregator::connect`] takes those of the workers and lets
+//! the threads run. From then on they need no host: not between iterations, and not between operations. The element
+//! type of the operations is written only where it changes ([`DpaAggregator::set_element`]).
 //!
 //! Slots lie in DPA memory: there the card writes what comes into the DPA's second-level cache, and a load takes a
 //! thread a twentieth of what it would through a window to the host's memory.
@@ -29,11 +29,11 @@ pub use failure::AggregatorFailure;
 pub use flexcast_abi::SparseElement as AggregatorElement;
 pub use options::AggregatorOptions;
 
-use crate::carrier::card::Firmware;
 use crate::carrier::dpa::card::DpaCard;
 use crate::carrier::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
+use crate::carrier::endpoint::Firmware;
 use crate::error::{Error, Result};
-use crate::p2p::sparse::{Own, Party, Remote, Settings};
+use flexcast_sparse::{Own, Party, Remote, Settings};
 
 /// What errors say that an argument is of.
 const WHAT: &str = "sparse AllReduce on the DPA";
@@ -53,7 +53,7 @@ impl AggregatorCard {
     /// may run there, too.
     ///
     /// # Errors
-    /// As [`Card::open`](crate::Card::open).
+    /// As [`Endpoint::open`](crate::Endpoint::open).
     pub fn open(provider: &Provider, device: &str, firmware: Firmware<'_>) -> Result<Self> {
         Ok(Self(DpaCard::open(provider, device, &firmware.load(provider)?)?))
     }
@@ -89,8 +89,8 @@ impl AggregatorCard {
 }
 
 impl AggregatorCard {
-    /// [`AggregatorCard::prepare`] of aggregator `number` of those that [`Worker`](crate::p2p::sparse::Worker)s know by
-    /// their endpoints, and its own endpoint.
+    /// [`AggregatorCard::prepare`] of aggregator `number` of those that [`Worker`](flexcast_sparse::Worker)s know by
+    /// their connection information, and its own connection information.
     ///
     /// # Errors
     /// As [`AggregatorCard::prepare`]; threads and coroutines that do not give as many shards.
@@ -111,12 +111,12 @@ impl AggregatorCard {
         }
         let mut prepared = self.prepare(settings.parameters(), options)?;
         let workers = 0..settings.parameters().workers();
-        let qpns = workers.flat_map(|worker| prepared.endpoints(worker)).map(|remote| remote.qpn);
+        let qpns = workers.flat_map(|worker| prepared.queue_pairs(worker)).map(|remote| remote.qpn);
         // The card answers them by itself: the firmware has no part in it.
         let own = Own::new(Party::Aggregator(number), *settings, self.0.device(), qpns)?;
-        let endpoint = own.encode();
+        let info = own.encode();
         prepared.own = Some(own);
-        Ok((prepared, endpoint))
+        Ok((prepared, info))
     }
 }
 
@@ -229,13 +229,13 @@ const fn completions(parameters: Parameters, coroutines: u32) -> u64 {
 #[derive(Debug)]
 pub struct PreparedAggregator {
     aggregator: DpaAggregator,
-    /// Its endpoint, if it was prepared for workers that know it by that.
+    /// Its connection information, if it was prepared for workers that know it by that.
     own: Option<Own>,
 }
 
 impl PreparedAggregator {
     /// How a worker reaches its queue pairs, by shard; none of a worker beyond the last.
-    pub fn endpoints(&self, worker: u32) -> impl Iterator<Item = RemoteQp> + '_ {
+    pub fn queue_pairs(&self, worker: u32) -> impl Iterator<Item = RemoteQp> + '_ {
         let DpaAggregator { threads, parameters, .. } = &self.aggregator;
         let workers = parameters.workers();
         threads
@@ -289,15 +289,16 @@ impl PreparedAggregator {
 }
 
 impl PreparedAggregator {
-    /// [`PreparedAggregator::connect`] by the endpoints of all workers, in their order.
+    /// [`PreparedAggregator::connect`] by the connection information of all workers, in their order.
     ///
     /// # Errors
-    /// As [`PreparedAggregator::connect`]; [`Error::Argument`] for an endpoint that is damaged or of other settings,
-    /// and for an aggregator that has none itself ([`AggregatorCard::prepare_for`]).
+    /// As [`PreparedAggregator::connect`]; [`Error::Argument`] for connection information that is damaged or of other
+    /// settings, and for an aggregator that has none itself ([`AggregatorCard::prepare_for`]).
     pub fn connect_for(self, workers: &[impl AsRef<[u8]>]) -> Result<DpaAggregator> {
         let refused = |reason| Error::Argument { operation: WHAT, reason };
         let own = self.own.as_ref();
-        let own = own.ok_or_else(|| refused("it was prepared without an endpoint: use prepare_for".to_owned()))?;
+        let own =
+            own.ok_or_else(|| refused("it was prepared without connection information: use prepare_for".to_owned()))?;
         let remotes: Vec<Vec<Remote>> = (0..)
             .zip(workers)
             .map(|(worker, bytes)| own.remotes(bytes.as_ref(), Party::Worker(worker)))

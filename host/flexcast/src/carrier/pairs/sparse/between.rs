@@ -3,14 +3,15 @@
 
 use std::sync::Arc;
 
+use super::buffers::Buffers;
 use super::on_dpa::{self, OnDpa};
 use super::{Need, RankCard, Result};
 use crate::op::aggregation::Aggregation;
 use crate::op::buffer::Buffer;
-use crate::op::sparse_options::SparseOptions;
-use crate::p2p::Lingering;
-use crate::p2p::sparse::{
-    Aggregator, Buffers, Call, FixedPoint, FixedPointArray, PendingAggregator, PendingWorker, Settings, Worker,
+use flexcast_rc::linger::Lingering;
+use flexcast_sparse::SparseOptions;
+use flexcast_sparse::{
+    Aggregator, Call, FixedPoint, FixedPointArray, PendingAggregator, PendingWorker, Settings, Worker,
 };
 
 /// Queue pairs between all ranks.
@@ -52,7 +53,7 @@ impl PendingBetween {
     pub(super) fn prepare(card: &RankCard, on_dpa: Option<&OnDpa>, need: Need) -> Result<(Self, Vec<u8>)> {
         let RankCard { pd, place, config, lingering } = card;
         let settings = need.settings(place.ranks())?;
-        let (worker, mut endpoint) = Worker::prepare(pd, settings, place.rank(), *config)?;
+        let (worker, mut info) = Worker::prepare(pd, settings, place.rank(), *config)?;
         let (adder, behind) = match (need.aggregation, on_dpa) {
             (Aggregation::Dpa, Some(on_dpa)) => {
                 let (adder, behind) = on_dpa.prepare(&settings, place.rank())?;
@@ -63,15 +64,15 @@ impl PendingBetween {
                 (PendingAdder::Host(aggregator), behind)
             }
         };
-        endpoint.extend(behind);
-        Ok((Self { need, settings, worker, adder, lingering: Arc::clone(lingering) }, endpoint))
+        info.extend(behind);
+        Ok((Self { need, settings, worker, adder, lingering: Arc::clone(lingering) }, info))
     }
 
-    pub(super) fn connect(self, endpoints: &[&[u8]]) -> Result<Between> {
+    pub(super) fn connect(self, infos: &[&[u8]]) -> Result<Between> {
         let Self { need, settings, worker, adder, lingering } = self;
         let [workers, _] = need.halves(settings.aggregators())?;
         let (ours, theirs): (Vec<_>, Vec<_>) =
-            endpoints.iter().map(|endpoint| endpoint.split_at_checked(workers).unwrap_or((endpoint, &[]))).unzip();
+            infos.iter().map(|info| info.split_at_checked(workers).unwrap_or((info, &[]))).unzip();
         Ok(Between {
             options: need.options,
             shards_of_each: settings.shards_of_each(),

@@ -18,7 +18,7 @@ struct Contact {
     /// None before it is made, and when it has ended.
     peer: Option<Peer>,
     /// Its queue pairs.
-    endpoint: Option<Vec<u8>>,
+    info: Option<Vec<u8>>,
 }
 
 /// The connections to all aggregators.
@@ -90,7 +90,7 @@ impl Contact {
         }
         let code = peer.breaks.take().unwrap_or(0);
         let why = peer.fault().map_or_else(|| external::broken(code), str::to_owned);
-        (self.peer, self.endpoint) = (None, None);
+        (self.peer, self.info) = (None, None);
         Some(why)
     }
 }
@@ -111,18 +111,18 @@ impl Contacts {
             reports.clear();
             contact.move_on(room, terms.workers, &mut reports);
             if reports.iter().any(|report| !matches!(report, Report::Waiting { .. })) {
-                (contact.peer, contact.endpoint) = (None, None);
+                (contact.peer, contact.info) = (None, None);
             }
         }
         all.iter().all(|contact| contact.peer.is_some())
     }
 
-    /// Connects to aggregators to which there is no connection, without waiting, and sends all of them the endpoint of
-    /// new queue pairs.
-    pub(super) fn offer(&mut self, endpoint: &[u8]) -> Result<(), Fault> {
+    /// Connects to aggregators to which there is no connection, without waiting, and sends all of them the connection
+    /// information of new queue pairs.
+    pub(super) fn offer(&mut self, info: &[u8]) -> Result<(), Fault> {
         for number in 0..self.all.len() {
             let Some(contact) = self.all.get_mut(number) else { continue };
-            contact.endpoint = None;
+            contact.info = None;
             if contact.peer.is_none() {
                 let terms = Terms { aggregator: number as u32, ..self.terms };
                 let address = self.addresses[number];
@@ -136,7 +136,7 @@ impl Contacts {
             }
             // Before the call of the operation.
             let operation = self.calls.wrapping_add(1);
-            self.all[number].peer.iter_mut().for_each(|peer| peer.add(MESSAGE, operation, [endpoint, &[]]));
+            self.all[number].peer.iter_mut().for_each(|peer| peer.add(MESSAGE, operation, [info, &[]]));
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Contacts {
     /// # Errors
     /// One has gone, or says why the operation fails.
     pub(super) fn advance(&mut self, now_ps: u64) -> Result<bool, Fault> {
-        let mut has_endpoint = false;
+        let mut has_info = false;
         for number in 0..self.all.len() as u32 {
             let Self { all, room, terms, .. } = self;
             let mut reports = Vec::new();
@@ -168,14 +168,14 @@ impl Contacts {
                 self.known.received(number, now_ps);
             }
             for report in reports {
-                has_endpoint |= matches!(report, Report::Endpoint { .. });
+                has_info |= matches!(report, Report::ConnectInfo { .. });
                 self.take_report(number, report)?;
             }
             if let Some(why) = broken {
                 return Err(blame(number, why));
             }
         }
-        Ok(has_endpoint)
+        Ok(has_info)
     }
 
     fn take_report(&mut self, number: u32, report: Report) -> Result<(), Fault> {
@@ -186,8 +186,8 @@ impl Contacts {
                 }
                 Ok(())
             }
-            Report::Endpoint { bytes } => {
-                self.all[number as usize].endpoint = Some(bytes);
+            Report::ConnectInfo { bytes } => {
+                self.all[number as usize].info = Some(bytes);
                 Ok(())
             }
             Report::Lost { rank } if rank == self.own => Err(blame(number, external::lost())),
@@ -201,13 +201,13 @@ impl Contacts {
     }
 
     /// The queue pairs of all aggregators, once they are known.
-    pub(super) fn endpoints(&self) -> Option<Vec<&[u8]>> {
-        self.all.iter().map(|contact| contact.endpoint.as_deref()).collect()
+    pub(super) fn infos(&self) -> Option<Vec<&[u8]>> {
+        self.all.iter().map(|contact| contact.info.as_deref()).collect()
     }
 
     /// The first aggregator that has not sent its queue pairs.
-    pub(super) fn without_endpoint(&self) -> Option<u32> {
-        self.all.iter().position(|contact| contact.endpoint.is_none()).map(|number| number as u32)
+    pub(super) fn without_info(&self) -> Option<u32> {
+        self.all.iter().position(|contact| contact.info.is_none()).map(|number| number as u32)
     }
 
     /// What is known of aggregators.

@@ -13,6 +13,7 @@ use flexcast_proto::{Algorithm, Cause, FailureCode, WaitedFor};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::buffers::Buffers;
 use super::contacts::{Contacts, blame, nonsense};
 use super::{Fault, Need, RankCard, Result};
 use crate::error::Error;
@@ -20,7 +21,7 @@ use crate::op::aggregation::Aggregation;
 use crate::op::buffer::Buffer;
 use crate::op::collective::Collective;
 use crate::op::config::{Config, ps};
-use crate::p2p::sparse::{self, Buffers, Call, Party, PendingWorker, Worker};
+use flexcast_sparse::{self as sparse, Call, Party, PendingWorker, Worker};
 
 /// An aggregator from which something has come within this time is alive: it reports that every 500 ms while it waits.
 const ALIVE: Duration = Duration::from_secs(2);
@@ -92,7 +93,7 @@ pub(in crate::carrier::pairs) struct Session {
     barrier_timeout: Duration,
     /// Dropped before the worker: queue pairs that go break their aggregators' connections.
     contacts: Contacts,
-    /// Waits for the aggregators' queue pairs: with the endpoint, until it is sent.
+    /// Waits for the aggregators' queue pairs: with the connection information, until it is sent.
     pending: Option<(PendingWorker, Vec<u8>)>,
     worker: Option<Worker>,
     /// What is under way.
@@ -196,8 +197,8 @@ impl Session {
             self.leave_worker();
             self.pending = Some(worker(&self.card, &self.need)?);
         }
-        if let Some((_, endpoint)) = &self.pending {
-            self.contacts.offer(endpoint)?;
+        if let Some((_, info)) = &self.pending {
+            self.contacts.offer(info)?;
         }
         let (options, reduction, bytes) = (self.need.options, call.reduction, call.bytes);
         let summary = Collective::SparseAllreduce { bytes, reduction, options }.summary(Algorithm::Sparse);
@@ -217,10 +218,10 @@ impl Session {
             moved = self.contacts.advance(now_ps)?;
         }
         if moved
-            && let Some(endpoints) = self.contacts.endpoints()
+            && let Some(infos) = self.contacts.infos()
             && let Some((pending, _)) = self.pending.take()
         {
-            let connected = pending.connect(&endpoints).and_then(|mut worker| {
+            let connected = pending.connect(&infos).and_then(|mut worker| {
                 worker.begin(call)?;
                 Ok(worker)
             });
@@ -259,7 +260,7 @@ impl Session {
 
     fn awaited_aggregator(&self) -> u32 {
         let of_worker = self.worker.as_ref().and_then(Worker::awaited);
-        of_worker.or_else(|| self.contacts.without_endpoint()).unwrap_or(0)
+        of_worker.or_else(|| self.contacts.without_info()).unwrap_or(0)
     }
 
     pub(super) const fn is_complete(&self) -> bool {
@@ -296,7 +297,7 @@ fn fault(error: sparse::Error) -> Fault {
             (number, format!("is not reached by this rank's card ({source}): see whether it runs, and the link to it"))
         }
         Error::Protocol { party: Party::Aggregator(number), reason }
-        | Error::Endpoint { party: Party::Aggregator(number), reason } => (number, nonsense(&reason)),
+        | Error::ConnectInfo { party: Party::Aggregator(number), reason } => (number, nonsense(&reason)),
         Error::Ended { worker: Some(rank), .. } => {
             return Fault::Reported { rank, cause: Cause::Connection(FailureCode::ConnectionReset) };
         }

@@ -3,8 +3,8 @@
 use crate::error::{Error, Result};
 use crate::op::aggregation::Aggregation;
 use crate::op::config::Config;
-use crate::op::reduce::{DataType, Operator, Reduction};
-use crate::p2p::sparse::FixedPoint;
+use flexcast_reduce::{DataType, Operator, Reduction};
+use flexcast_sparse::FixedPoint;
 
 /// The sum of two `f32` is that of a word.
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::F32).expect("sums of numbers");

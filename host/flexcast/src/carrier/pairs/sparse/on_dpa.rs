@@ -10,18 +10,18 @@ use flexcast_proto::sparse::{CacheBudget, Parameters};
 use flexio::{Bound, Retry};
 
 use super::{Fault, fixed_point};
-use crate::carrier::card::CarrierCard;
 use crate::carrier::dpa::card::{DpaCard, TakenUnits};
 use crate::carrier::dpa::sparse::{
     AggregatorCard, AggregatorElement, AggregatorOptions, AggregatorStanding, DpaAggregator, PreparedAggregator,
 };
+use crate::carrier::endpoint::CarrierEndpoint;
 use crate::error::{Error, Result};
 use crate::op::aggregation::Aggregation;
 use crate::op::config::{Config, ps};
-use crate::op::reduce::{DataType, Operator, Reduction};
-use crate::op::sparse_options::SparseOptions;
 use crate::op::units::ThreadPlacement;
-use crate::p2p::sparse::{FixedPoint, Settings};
+use flexcast_reduce::{DataType, Operator, Reduction};
+use flexcast_sparse::SparseOptions;
+use flexcast_sparse::{FixedPoint, Settings};
 
 /// Most shards of a rank, each with a thread: a core of the DPA.
 const MOST_SHARDS: u64 = 16;
@@ -62,7 +62,7 @@ impl OnDpa {
     ///
     /// # Errors
     /// [`Error::Config`]: the card has none. [`Error::Argument`]: no bound of fixed-point numbers.
-    pub(crate) fn of(card: &dyn CarrierCard, config: &Config) -> Result<Option<Self>> {
+    pub(crate) fn of(card: &dyn CarrierEndpoint, config: &Config) -> Result<Option<Self>> {
         fixed_point::check(config)?;
         if config.sparse_aggregation == Aggregation::Host {
             return Ok(None);
@@ -71,8 +71,8 @@ impl OnDpa {
         let limit = match card.aggregators() {
             None => "host over a network interface, which has no DPA",
             Some(_) => {
-                "host, unless image `sparse` runs on the card: start it (Card::start_aggregators; sparse_firmware_path \
-                 or FLEXCAST_SPARSE_FIRMWARE of the C interface)"
+                "host, unless image `sparse` runs on the card: start it (Endpoint::start_aggregators; \
+                 sparse_firmware_path or FLEXCAST_SPARSE_FIRMWARE of the C interface)"
             }
         };
         let value = config.sparse_aggregation as u64;
@@ -130,8 +130,8 @@ impl OnDpa {
         let hot_bytes = settings.parameters().aggregator_bytes() * u64::from(shards);
         let units = self.units.take_units(shards, self.placement, hot_bytes)?;
         let options = AggregatorOptions { units: units.units.clone(), ..self.options.clone() };
-        let (prepared, endpoint) = self.card.prepare_for(settings, own, &options)?;
-        Ok((PendingAdder { prepared, own, silence_ps: self.silence_ps, units }, endpoint))
+        let (prepared, info) = self.card.prepare_for(settings, own, &options)?;
+        Ok((PendingAdder { prepared, own, silence_ps: self.silence_ps, units }, info))
     }
 }
 

@@ -12,11 +12,11 @@ use crate::op::collective::Collective;
 use crate::op::config::ps;
 use crate::op::decision::Decision;
 use crate::op::outcome::{Done, Failed, Outcome};
-use crate::op::reduce::Reduction;
 use crate::p2p;
 use crate::p2p::executor::{Executor, Link, LinkEvent, Taken};
-use crate::p2p::local::{Begun, Local, Slices};
-use crate::p2p::sparse::messages::{Aggregators, Outgoing, Sparse};
+use crate::p2p::local::{Local, Slices};
+use flexcast_reduce::Reduction;
+use flexcast_sparse::messages::{Aggregators, Begun, Outgoing, Sparse};
 
 /// Bytes of temporary memory that are kept between two operations in any case; more after one on a long buffer: twice
 /// that, and less with each operation from then on. Whoever sums up long arrays one after the other would have the
@@ -95,14 +95,21 @@ impl Source for Message<'_, '_> {
     }
 }
 
-impl Source for Sparse {
+/// The same of a sparse AllReduce.
+struct SparseMessages<'s>(&'s Sparse);
+
+impl Source for SparseMessages<'_> {
     fn buffer(&self) -> &[u8] {
         &[]
     }
 
     fn part(&self, part: Part, at: u64) -> &[u8] {
-        self.source(part).get(at as usize..).unwrap_or_default()
+        part_of(self.0, part, at)
     }
+}
+
+fn part_of(sparse: &Sparse, part: Part, at: u64) -> &[u8] {
+    sparse.source(part).get(at as usize..).unwrap_or_default()
 }
 
 /// What the carrier keeps of an operation by messages between pairs of ranks.
@@ -192,10 +199,10 @@ impl Exchange {
                 let mut moved = sparse.advance(send, receive.bytes_mut());
                 while let Some(Outgoing { to, tag, source }) = sparse.poll() {
                     let total = sparse.source(source).len() as u64;
-                    mesh.transfer(to, Head { tag, total, ..head }, source, &**sparse);
+                    mesh.transfer(to, Head { tag, total, ..head }, source, &SparseMessages(sparse));
                     moved = true;
                 }
-                while mesh.flush(&**sparse) {
+                while mesh.flush(&SparseMessages(sparse)) {
                     moved = true;
                 }
                 let sent = mesh.take_finished();
@@ -214,7 +221,7 @@ impl Source for Exchange {
     fn part(&self, part: Part, at: u64) -> &[u8] {
         match &self.work.kind {
             Kind::Scheduled(local) => local.source(self.send(), self.receive.bytes(), part, at),
-            Kind::Sparse(sparse) => sparse.part(part, at),
+            Kind::Sparse(sparse) => part_of(sparse, part, at),
         }
     }
 }

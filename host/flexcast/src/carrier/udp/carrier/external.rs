@@ -100,7 +100,7 @@ impl UdpCarrier {
             }
             Report::Refused { reason } => return self.fail_external(ops, number, external::refusal(&reason)),
             // It is for ranks with cards.
-            Report::Endpoint { .. } => return self.fail_external(ops, number, external::broken(NONSENSE)),
+            Report::ConnectInfo { .. } => return self.fail_external(ops, number, external::broken(NONSENSE)),
         };
         ops.protocol.handle(now_ps, event);
     }

@@ -7,7 +7,7 @@ use flexcast_proto::Summary;
 use super::UdpOperations;
 use super::exchange::Exchange;
 use super::operation::Reading;
-use crate::p2p::local::Begun;
+use flexcast_sparse::messages::Begun;
 
 /// Takes what comes, and notes what is to be done about it.
 pub(super) struct Inbox<'e> {
