@@ -1,5 +1,5 @@
-//! Network input of a rank whose datapath is `udp`: messages of bootstrap, endpoints, datagrams, frames on connections,
-//! and the words and bytes of memory that two ranks share.
+//! Network input of a rank whose datapath is `udp`: messages of bootstrap, connection information, datagrams, frames on
+//! connections, and the words and bytes of memory that two ranks share.
 //!
 //! The first byte says which. Checked: what is accepted is what it says when it is encoded again; what is refused names
 //! a rank; and a rank whose peers know the key and send anything ends its operations in time, well or with a typed
@@ -11,7 +11,7 @@ use flexcast::hostile;
 use crate::input::{Input, Script};
 
 const PEERS: u8 = 0;
-const ENDPOINTS: u8 = 1;
+const CONNECT_INFOS: u8 = 1;
 const DATAGRAM: u8 = 2;
 const EXCHANGE: u8 = 4;
 const KINDS: u8 = 8;
@@ -20,7 +20,7 @@ const KINDS: u8 = 8;
 pub fn run(data: &[u8]) {
     let Some((kind, rest)) = data.split_first() else { return };
     match kind % KINDS {
-        ENDPOINTS => hostile::connect_infos(rest),
+        CONNECT_INFOS => hostile::connect_infos(rest),
         DATAGRAM => hostile::datagram(rest),
         EXCHANGE => exchange(rest),
         // The most there is to find.
@@ -48,7 +48,10 @@ fn exchange(data: &[u8]) {
     .expect("rank 1 of 3");
     for turn in 0..4 {
         let refused = match turn {
-            0 => exchange.exchange("endpoints", data).map(|all| assert!(all.len() == 3 && all[1] == data)).err(),
+            0 => exchange
+                .exchange("connection information", data)
+                .map(|all| assert!(all.len() == 3 && all[1] == data))
+                .err(),
             1 => split(&mut exchange, Some(1), 7).map(drop).err(),
             2 => Subgroup::new(&mut exchange, vec![1, 2])
                 .expect("ranks of the parent")
@@ -107,8 +110,8 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("transfers", peers(9, &frames(&[frame(0, 5, &[0; 44]), frame(1, 5, &[1; 60])]))),
         ("reduction", peers(6, &frames(&[frame(0, 5, &[0; 40]), vec![0x80], frame(1, 4, &[])]))),
         ("positions", peers(6, &[13, 0, 16, 0, 0, 0, 13, 0x81, 1, 0, 0, 0x80, 14, 0x8E])),
-        ("endpoints", of(ENDPOINTS, &[2, 4, 9, 20, 1, 0, 0, 1, 5, 3, 0, 1, 99])),
-        ("tuning", of(ENDPOINTS, &[0, 0, 16, 1, 0, 0, 0, 2, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
+        ("connect-infos", of(CONNECT_INFOS, &[2, 4, 9, 20, 1, 0, 0, 1, 5, 3, 0, 1, 99])),
+        ("tuning", of(CONNECT_INFOS, &[0, 0, 16, 1, 0, 0, 0, 2, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
         ("datagram", of(DATAGRAM, &header)),
         ("exchange", of(EXCHANGE, &[0, 0, 1, 16, 9, 0])),
     ]

@@ -43,13 +43,13 @@ pub fn with_ranks<R>(
         .zip(&connections)
         .map(|(device, connections)| CompletionQueue::new(device, connections.completions()))
         .collect::<Result<_, _>>()?;
-    let (mut pending, mut endpoints) = (Vec::new(), Vec::new());
+    let (mut pending, mut infos) = (Vec::new(), Vec::new());
     for ((connections, pd), queue) in connections.iter().zip(&domains).zip(&queues) {
-        let (prepared, endpoint) = connections.prepare(pd, queue)?;
+        let (prepared, info) = connections.prepare(pd, queue)?;
         pending.push(prepared);
-        endpoints.push(endpoint);
+        infos.push(info);
     }
-    let groups = pending.into_iter().map(|pending| pending.connect(&endpoints)).collect::<Result<Vec<_>, Error>>()?;
+    let groups = pending.into_iter().map(|pending| pending.connect(&infos)).collect::<Result<Vec<_>, Error>>()?;
     body(&mut Ranks { provider: &provider, groups, domains: &domains })
 }
 

@@ -80,15 +80,15 @@ impl World {
     /// As [`World::new`].
     #[must_use]
     pub fn with_devices(settings: Settings, faults: Vec<FaultEvent>, config: Config, devices: OnDevices) -> Self {
-        Self::with_altered_endpoints(settings, faults, config, devices, |_| {})
+        Self::with_altered_infos(settings, faults, config, devices, |_| {})
     }
 
-    /// The same, where aggregators are given other endpoints of the workers than these have announced.
+    /// The same, where aggregators are given other connection information of the workers than these have announced.
     ///
     /// # Panics
     /// As [`World::new`].
     #[must_use]
-    pub fn with_altered_endpoints(
+    pub fn with_altered_infos(
         settings: Settings,
         faults: Vec<FaultEvent>,
         config: Config,

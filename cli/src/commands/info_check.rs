@@ -130,9 +130,9 @@ mod tests {
             long_bytes: 9000,
             last: Duration::from_secs(1),
         };
-        let card = flexcast::Endpoint::udp(&flexcast::UdpOptions::default().interface("lo")).unwrap();
+        let endpoint = flexcast::Endpoint::udp(&flexcast::UdpOptions::default().interface("lo")).unwrap();
         let of = |arrival: MulticastArrival, seconds| {
-            reason(&arrival, Duration::from_secs(seconds), card.interface().unwrap()).unwrap_or_default()
+            reason(&arrival, Duration::from_secs(seconds), endpoint.interface().unwrap()).unwrap_or_default()
         };
         assert_eq!(of(right, 1), "");
         let nothing = MulticastArrival { short: 0, long: 0, last: Duration::ZERO, ..right };

@@ -1611,9 +1611,8 @@ flexcast_status flexcast_log(int level,
 flexcast_status flexcast_endpoint_options_default(flexcast_endpoint_options *options, size_t size);
 
 /**
- * Opens a card and starts the firmware on its DPA, or an RDMA card without firmware, or a network interface
- * (`datapath`).
- * `options` may be NULL: the defaults, and what variables say.
+ * Opens a card and starts the firmware on its DPA, or an RDMA card without firmware, or a network interface, as
+ * `datapath` says. `options` may be NULL: the defaults, and what variables say.
  */
 flexcast_status flexcast_endpoint_open(const flexcast_endpoint_options *options,
                                        flexcast_endpoint **endpoint);

@@ -27,7 +27,7 @@ enum Datapath {
 
 impl Datapath {
     /// By its name in the options, or else in the environment.
-    fn choose(named: Option<&str>, variable: Option<&str>, names_an_endpoint: bool) -> Result<Self, Fault> {
+    fn choose(named: Option<&str>, variable: Option<&str>, names_a_card: bool) -> Result<Self, Fault> {
         let (name, from) = match named {
             Some(name) => (name, "datapath"),
             None => (variable.unwrap_or_default(), "FLEXCAST_DATAPATH"),
@@ -37,7 +37,7 @@ impl Datapath {
             "verbs" => Ok(Self::Verbs),
             "udp" => Ok(Self::Udp),
             "auto" => Ok(Self::Auto),
-            "" if names_an_endpoint => Ok(Self::Dpa),
+            "" if names_a_card => Ok(Self::Dpa),
             "" => Ok(Self::Udp),
             other => {
                 let text = format!("{from} is {other:?}: must be dpa, verbs, udp or auto");
@@ -139,9 +139,9 @@ impl Asked {
         };
         let sparse = given(options.sparse_firmware_path, "sparse_firmware_path", SPARSE_FIRMWARE)?;
         let named = owned(options.datapath, "datapath")?;
-        let names_an_endpoint = firmware.is_some() || [&path, &libraries, &device].iter().any(|given| given.is_some());
+        let names_a_card = firmware.is_some() || [&path, &libraries, &device].iter().any(|given| given.is_some());
         let by_variable = variable("FLEXCAST_DATAPATH", &read)?;
-        let datapath = Datapath::choose(named.as_deref(), by_variable.as_deref(), names_an_endpoint)?;
+        let datapath = Datapath::choose(named.as_deref(), by_variable.as_deref(), names_a_card)?;
         let interface = owned(options.interface_name, "interface_name")?;
         let watch = owned(options.memory_watch, "memory_watch")?;
         let watched = is_watched(watch.as_deref(), variable("FLEXCAST_MEMORY_WATCH", &read)?.as_deref())?;

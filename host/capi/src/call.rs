@@ -167,7 +167,8 @@ impl Call {
         };
         let (sends, receives) =
             (row.send != Extent::None && !send_stays, row.receive != Extent::None && !receive_stays);
-        let send_bytes = if sends { length(row.send, &sent)? } else { 0 };
+        // In place, too, it must be a length.
+        let send_bytes = length(row.send, &sent)?;
         let as_sent = send_stays && row.in_place == InPlace::AsSent;
         let receive_bytes = length(if as_sent { row.send } else { row.receive }, &received)?;
         let send = Memory { start: given.send.cast_mut(), bytes: send_bytes };
@@ -241,4 +242,30 @@ fn reduced(given: &flexcast_collective) -> Result<Reduced, Fault> {
             .map_err(|text| Fault::new(FLEXCAST_ERROR_ARGUMENT, format!("sparse_allreduce: {text}")))?;
     }
     Ok((reduction, options))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reduction::{FLEXCAST_DOUBLE, FLEXCAST_SUM};
+
+    #[test]
+    fn a_length_beyond_the_address_space_is_refused_in_place_and_elsewhere() {
+        for row in operations::OPERATIONS.iter().filter(|row| row.reduces && row.received == Lists::None) {
+            for flags in [0, FLEXCAST_FLAG_IN_PLACE] {
+                let given = flexcast_collective {
+                    operation: row.operation,
+                    flags,
+                    count: usize::MAX / 2,
+                    data_type: FLEXCAST_DOUBLE,
+                    reduction: FLEXCAST_SUM,
+                    ..NOTHING
+                };
+                // SAFETY: there are no lists.
+                let read = unsafe { Call::read(&given, (1, 2)) };
+                let fault = read.map(drop).expect_err(row.name);
+                assert!(fault.text.contains("more than the address space"), "{}: {}", row.name, fault.text);
+            }
+        }
+    }
 }

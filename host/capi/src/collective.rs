@@ -124,7 +124,8 @@ pub struct flexcast_collective {
     pub blocks_per_message: u32,
 }
 
-const NOTHING: flexcast_collective = flexcast_collective {
+/// No operation.
+pub(crate) const NOTHING: flexcast_collective = flexcast_collective {
     size: size_of::<flexcast_collective>(),
     operation: 0,
     flags: 0,

@@ -214,9 +214,8 @@ unsafe fn open(
     Ok(())
 }
 
-/// Opens a card and starts the firmware on its DPA, or an RDMA card without firmware, or a network interface
-/// (`datapath`).
-/// `options` may be NULL: the defaults, and what variables say.
+/// Opens a card and starts the firmware on its DPA, or an RDMA card without firmware, or a network interface, as
+/// `datapath` says. `options` may be NULL: the defaults, and what variables say.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_endpoint_open(
     options: *const flexcast_endpoint_options,

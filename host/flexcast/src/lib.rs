@@ -8,7 +8,7 @@
 //!
 //! ```no_run
 //! # fn f(provider: &flexio::Provider, exchange: &mut dyn flexcast::bootstrap::Exchange, elf: &[u8]) -> flexcast::Result<()> {
-//! use flexcast::{Endpoint, Communicator, Config, Firmware};
+//! use flexcast::{Communicator, Config, Endpoint, Firmware};
 //!
 //! let endpoint = Endpoint::open(provider, "mlx5_0", Firmware { name: "allgather", elf })?;
 //! let communicator = Communicator::create(&endpoint, exchange, Config::for_endpoint(&endpoint))?;

@@ -29,8 +29,8 @@
 //! block and blocks per message; and from the aggregator the reports here ([`Report`]). With a secret they have tags.
 //!
 //! Where RDMA cards carry blocks, a worker's messages of operations are empty and say what it calls. Before its first
-//! one, and whenever it has other queue pairs, it sends their connection information as a
-//! control message. When those of all workers are there, the aggregator answers each with its own.
+//! one, and whenever it has other queue pairs, it sends their connection information as a control message. When that of
+//! all workers is there, the aggregator answers each with its own.
 
 use flexcast_bootstrap::Secret;
 use flexcast_bootstrap::store::SECRET_FILE;

@@ -67,14 +67,14 @@ impl PendingAggregator {
     /// Takes the connection information of all workers, in their order. Does not wait for anybody.
     ///
     /// # Errors
-    /// [`Error::ConnectInfo`] for one that is missing, damaged or of other settings; [`Error::Flexio`].
+    /// [`Error::ConnectInfo`] where it is missing, damaged or of other settings; [`Error::Flexio`].
     pub fn connect(self, workers: &[impl AsRef<[u8]>]) -> Result<Aggregator> {
         let Self(mut aggregator, own) = self;
         let Aggregator { settings, config, links, slots, .. } = &mut aggregator;
         let each = settings.shards_of_each as usize;
         for worker in 0..settings.parameters.workers() {
             let party = Party::Worker(worker);
-            let missing = || Error::ConnectInfo { party, reason: "missing: give those of all workers".to_owned() };
+            let missing = || Error::ConnectInfo { party, reason: "missing: give that of all workers".to_owned() };
             let info = workers.get(worker as usize).ok_or_else(missing)?;
             let remotes = own.remotes(info.as_ref(), party)?;
             for ((shard, remote), slots) in remotes.iter().enumerate().zip(slots.iter_mut()) {

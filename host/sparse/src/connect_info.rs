@@ -220,14 +220,14 @@ fn decode<'b>(bytes: &'b [u8], from: Party, settings: &Settings, own: u32) -> Re
         .map_err(|_| refused(format!("{} bytes, but it has {expected}: give all of it, whole", bytes.len())))?;
     if head.magic != MAGIC {
         return Err(refused(format!(
-            "begins with {:02x?}, not {MAGIC:02x?}: it is none of a sparse AllReduce",
+            "begins with {:02x?}, not {MAGIC:02x?}: it is not that of a sparse AllReduce",
             head.magic
         )));
     }
     let wanted = Head::new(from, settings, (Gid(head.gid), Mac(head.mac)), head.nonce);
     if (head.role, head.number) != (wanted.role, wanted.number) {
         let who = if head.role == 1 { "worker" } else { "aggregator" };
-        return Err(refused(format!("is of {who} {}: give it in the order of ranks", head.number)));
+        return Err(refused(format!("is of {who} {}: give it in the order of their numbers", head.number)));
     }
     for ((what, theirs), (_, own)) in head.agreed().into_iter().zip(wanted.agreed()) {
         if theirs != own {
@@ -296,7 +296,7 @@ mod tests {
         let text = |bytes: &[u8], settings: &Settings| decode(bytes, from, settings, 0).unwrap_err().to_string();
         assert!(text(&bytes[..10], &settings).contains("10 bytes, but it has 96"));
         assert!(text(&bytes[..92], &settings).contains("92 bytes, but it has 96"));
-        assert!(text(&[0; 96], &settings).contains("none of a sparse AllReduce"));
+        assert!(text(&[0; 96], &settings).contains("not that of a sparse AllReduce"));
         assert!(text(&encoded(Party::Worker(1), &settings, &[1, 2]), &settings).contains("is of worker 1"));
         assert!(text(&encoded(Party::Aggregator(2), &settings, &[1, 2, 3]), &settings).contains("is of aggregator 2"));
         let other = Settings::new(3, 2, 1, 2048, 16).unwrap();

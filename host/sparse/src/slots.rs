@@ -21,7 +21,7 @@ struct Message {
 enum Owner {
     Nobody,
     /// The card: a receive into it is posted.
-    Endpoint,
+    Card,
     /// This process.
     Host(Message),
 }
@@ -89,7 +89,7 @@ impl Slots {
     pub(super) fn post(&mut self, worker: u32, link: &Link) -> Result<()> {
         let Some(Receive { memory, owner }) = self.receive.get_mut(worker as usize) else { return Ok(()) };
         let slot = memory.slice(0, memory.len() as u32)?;
-        *owner = Owner::Endpoint;
+        *owner = Owner::Card;
         Ok(link.receive(&[slot])?)
     }
 

@@ -86,13 +86,13 @@ impl<M> PendingWorker<M> {
     /// Takes the connection information of all aggregators, in their order. Does not wait for anybody.
     ///
     /// # Errors
-    /// [`Error::ConnectInfo`] for one that is missing, damaged or of other settings; [`Error::Flexio`].
+    /// [`Error::ConnectInfo`] where it is missing, damaged or of other settings; [`Error::Flexio`].
     pub fn connect(self, aggregators: &[impl AsRef<[u8]>]) -> Result<Worker<M>> {
         let Self(mut worker, own) = self;
         let Worker { settings, config, links, .. } = &mut worker;
         for (aggregator, links) in (0..).zip(links.chunks_mut(settings.shards_of_each as usize)) {
             let party = Party::Aggregator(aggregator);
-            let missing = || Error::ConnectInfo { party, reason: "missing: give those of all aggregators".to_owned() };
+            let missing = || Error::ConnectInfo { party, reason: "missing: give that of all aggregators".to_owned() };
             let info = aggregators.get(aggregator as usize).ok_or_else(missing)?;
             for (link, remote) in links.iter_mut().zip(own.remotes(info.as_ref(), party)?) {
                 link.connect(&remote, config)?;

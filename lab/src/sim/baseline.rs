@@ -121,13 +121,13 @@ fn connect<'a>(
     queues: &[CompletionQueue],
     domain: impl Fn(u32) -> &'a ProtectionDomain,
 ) -> Result<Vec<Group>, SimError> {
-    let (mut pending, mut endpoints) = (Vec::new(), Vec::new());
+    let (mut pending, mut infos) = (Vec::new(), Vec::new());
     for ((rank, connections), queue) in (0..).zip(connections).zip(queues) {
-        let (prepared, endpoint) = connections.prepare(domain(rank), queue).map_err(at(rank))?;
+        let (prepared, info) = connections.prepare(domain(rank), queue).map_err(at(rank))?;
         pending.push(prepared);
-        endpoints.push(endpoint);
+        infos.push(info);
     }
-    (0..).zip(pending).map(|(rank, pending)| pending.connect(&endpoints).map_err(at(rank))).collect()
+    (0..).zip(pending).map(|(rank, pending)| pending.connect(&infos).map_err(at(rank))).collect()
 }
 
 /// Has all ranks greet one another, for what is measured are operations. Each has greeted all its peers then, or has

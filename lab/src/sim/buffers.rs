@@ -68,33 +68,33 @@ struct UserSide {
 /// that failed.
 #[derive(Debug)]
 pub(super) struct Places {
-    card: Endpoint,
+    endpoint: Endpoint,
     user: Option<UserSide>,
 }
 
 impl Places {
-    pub(super) fn new(card: &Endpoint, is_user_memory: bool) -> Self {
-        let memory = || UserMemory::new(card, Limits::default());
+    pub(super) fn new(endpoint: &Endpoint, is_user_memory: bool) -> Self {
+        let memory = || UserMemory::new(endpoint, Limits::default());
         let user = is_user_memory.then(|| UserSide { memory: memory(), blocks: Vec::new(), handed_out: false });
-        Self { card: card.clone(), user }
+        Self { endpoint: endpoint.clone(), user }
     }
 
     /// The buffers of an operation. `last`: those of the operation before, of the same lengths, if it has given them
     /// back.
     pub(super) fn buffers(&mut self, last: Option<Buffers>, contents: &Contents<'_>) -> Result<Buffers> {
         match &mut self.user {
-            None => registered(&self.card, last, contents),
+            None => registered(&self.endpoint, last, contents),
             Some(user) => user.buffers(last, contents),
         }
     }
 }
 
-fn registered(card: &Endpoint, last: Option<Buffers>, contents: &Contents<'_>) -> Result<Buffers> {
+fn registered(endpoint: &Endpoint, last: Option<Buffers>, contents: &Contents<'_>) -> Result<Buffers> {
     let mut made = match last {
         Some(last) => last,
         None => Buffers {
-            send: contents.send.map(|own| card.buffer(own.len())).transpose()?,
-            receive: card.buffer(contents.receive_bytes)?,
+            send: contents.send.map(|own| endpoint.buffer(own.len())).transpose()?,
+            receive: endpoint.buffer(contents.receive_bytes)?,
         },
     };
     made.receive.fill(contents.filler);

@@ -418,9 +418,9 @@ fn set_up_refuses_what_cannot_be() {
         assert_eq!(ranks.groups.len(), 2);
         let pd = ranks.domain(0);
         let queue = flexio::CompletionQueue::new(pd.device(), 100)?;
-        for (endpoints, word) in [(vec![], "missing"), (vec![vec![], vec![1, 2]], "2 bytes")] {
+        for (infos, word) in [(vec![], "missing"), (vec![vec![], vec![1, 2]], "2 bytes")] {
             let (pending, own) = Connections::new(place, &ring, p2p::Config::default())?.prepare(pd, &queue)?;
-            let text = pending.connect(&endpoints).unwrap_err().to_string();
+            let text = pending.connect(&infos).unwrap_err().to_string();
             assert!(text.contains(word), "{text}");
             let (pending, _) = Connections::new(place, &ring, p2p::Config::default())?.prepare(pd, &queue)?;
             let text = pending.connect(&[own.clone(), own]).unwrap_err().to_string();

@@ -1,6 +1,6 @@
-//! Connections over RDMA whose other end is not the rank that was meant: infos of two ranks exchanged, of a former
-//! start, of another communicator, and ends that say nothing or something else first. No rank has a result then, and
-//! the failure names a rank within the bound.
+//! Connections over RDMA whose other end is not the rank that was meant: connection information of two ranks exchanged,
+//! of a former start, of another communicator, and ends that say nothing or something else first. No rank has a result
+//! then, and the failure names a rank within the bound.
 
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex};
@@ -23,10 +23,10 @@ use flexio::{
 };
 
 const BYTES: usize = 5_000;
-/// Where an endpoint has its rank, and its nonce.
+/// Where connection information has its rank, and its nonce.
 const RANK_AT: usize = 20;
 const NONCE_AT: std::ops::Range<usize> = 58..74;
-/// The same in an endpoint of `p2p`.
+/// The same in that of `p2p`.
 const P2P_RANK_AT: usize = 4;
 const P2P_NONCE_AT: std::ops::Range<usize> = 36..52;
 
@@ -68,19 +68,19 @@ impl Carrier {
     }
 }
 
-/// Connects all ranks, rank 0 with other infos.
+/// Connects all ranks, rank 0 with other connection information.
 fn connect(pending: Vec<Pending>, infos: &[Vec<u8>], altered: &[Vec<u8>]) -> Vec<Communicator> {
     let given = |rank| if rank == 0 { altered } else { infos };
     (0..).zip(pending).map(|(rank, pending)| pending.connect(given(rank)).expect("connected")).collect()
 }
 
-fn renamed(endpoint: &[u8], at: usize, rank: u32) -> Vec<u8> {
-    let mut bytes = endpoint.to_vec();
+fn renamed(info: &[u8], at: usize, rank: u32) -> Vec<u8> {
+    let mut bytes = info.to_vec();
     bytes[at..at + 4].copy_from_slice(&rank.to_le_bytes());
     bytes
 }
 
-/// The infos with ranks 1 and 2 in one another's place.
+/// The connection information with ranks 1 and 2 in one another's place.
 fn swapped(infos: &[Vec<u8>], at: usize) -> Vec<Vec<u8>> {
     let mut altered = infos.to_vec();
     altered[1] = renamed(&infos[2], at, 1);
@@ -118,7 +118,7 @@ fn all_fail(carrier: Carrier, outcomes: &[Outcome]) {
 }
 
 #[test]
-fn ranks_whose_endpoints_were_exchanged_are_not_taken_for_one_another() {
+fn ranks_whose_connection_information_was_exchanged_are_not_taken_for_one_another() {
     for carrier in CARRIERS {
         carrier.with_cards(3, |provider, cards| {
             let (pending, infos) = carrier.pending(cards);
@@ -129,7 +129,7 @@ fn ranks_whose_endpoints_were_exchanged_are_not_taken_for_one_another() {
 }
 
 #[test]
-fn an_endpoint_of_a_former_start_is_refused() {
+fn connection_information_of_a_former_start_is_refused() {
     for carrier in CARRIERS {
         for ranks in [2, 3] {
             carrier.with_cards(ranks, |provider, cards| {
@@ -218,10 +218,10 @@ impl Impostor {
     }
 }
 
-/// Where an endpoint of one of two ranks over verbs has the numbers of its host's queue pairs for the other one: behind
-/// them there are 24 bytes.
-fn ends_at(endpoint: &[u8]) -> usize {
-    endpoint.len() - 24 - 8
+/// Where the connection information of one of two ranks over verbs has the numbers of its host's queue pairs for the
+/// other one: behind them there are 24 bytes.
+fn ends_at(info: &[u8]) -> usize {
+    info.len() - 24 - 8
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn whoever_says_nothing_or_something_else_first_is_named_within_the_bound() {
     }
 }
 
-/// The ranks of a group, each with the infos that it is given.
+/// The ranks of a group, each with the connection information that it is given.
 fn groups(
     domains: &[ProtectionDomain],
     given: impl Fn(usize, &[Vec<u8>]) -> Vec<Vec<u8>>,
@@ -270,9 +270,9 @@ fn groups(
         let place = RankInfo::new(rank, ranks).expect("few ranks");
         let connections = Connections::new(place, &[Operation::Allgather(Allgather::Linear)], config)?;
         let queue = CompletionQueue::new(pd.device(), connections.completions())?;
-        let (part, endpoint) = connections.prepare(pd, &queue)?;
+        let (part, info) = connections.prepare(pd, &queue)?;
         pending.push(part);
-        infos.push(endpoint);
+        infos.push(info);
     }
     pending.into_iter().enumerate().map(|(rank, part)| part.connect(&given(rank, &infos))).collect()
 }

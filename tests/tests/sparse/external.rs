@@ -299,11 +299,11 @@ fn queue_pairs_that_cannot_be_are_refused() {
     let server =
         Server::with_card(listener(), Settings { memory_bytes: 1 << 20, ..settings() }, &card).expect("it starts");
     let pd = ProtectionDomain::new(&provider.open_plain("mlx5_0").expect("a card")).expect("a domain");
-    let endpoint = |(workers, aggregators, blocks), number| {
+    let info = |(workers, aggregators, blocks), number| {
         let settings = sparse::Settings::new(workers, aggregators, 1, 256, blocks).expect("in range");
         Worker::prepare(&pd, settings, number, sparse::Config::default()).expect("it is made").1
     };
-    let good = endpoint((1, 1, 8), 0);
+    let good = info((1, 1, 8), 0);
     let changed = |at: usize, byte: u8| {
         let mut bytes = good.clone();
         bytes[at] = byte;
@@ -314,11 +314,11 @@ fn queue_pairs_that_cannot_be_are_refused() {
         (vec![vec![0xff; 300]], "of another kind"),
         (changed(4, 9), "of another kind"),
         (changed(24, 1), "block"),
-        (vec![endpoint((1, 2, 8), 0)], "1 workers and 2 aggregators do not fit a job with 1 and 1"),
+        (vec![info((1, 2, 8), 0)], "1 workers and 2 aggregators do not fit a job with 1 and 1"),
         (vec![good[..good.len() - 1].to_vec()], "connection information of worker 0"),
-        (vec![endpoint((2, 1, 8), 0), endpoint((2, 1, 9), 1)], "blocks per message: 9 there, but 8 here"),
-        (vec![endpoint((2, 1, 8), 0), endpoint((2, 1, 8), 0)], "is of worker 0"),
-        (vec![endpoint((64, 1, 32), 0)], "do not fit"),
+        (vec![info((2, 1, 8), 0), info((2, 1, 9), 1)], "blocks per message: 9 there, but 8 here"),
+        (vec![info((2, 1, 8), 0), info((2, 1, 8), 0)], "is of worker 0"),
+        (vec![info((64, 1, 32), 0)], "do not fit"),
     ];
     let connect = |job: u64, rank: u32, workers: u32, offer: &[u8]| {
         let mut stream = TcpStream::connect(server.address()).expect("it listens");

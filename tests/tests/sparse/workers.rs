@@ -217,13 +217,13 @@ fn a_dead_link_ends_everybody_with_the_name_of_who_is_behind_it() {
     }
 }
 
-/// An endpoint of a former start differs in its nonce, if its card gives queue pairs the same numbers again.
+/// Connection information of a former start differs in its nonce, if the card gives queue pairs the same numbers again.
 #[test]
 fn a_worker_of_a_former_start_is_not_taken_for_one_of_this() {
     const NONCE_AT: usize = 72;
     let settings = Settings::new(3, 1, 1, 256, 4).expect("settings");
     let former = |announced: &mut [Vec<u8>]| announced[1][NONCE_AT] ^= 1;
-    let mut world = World::with_altered_endpoints(settings, Vec::new(), hasty(), OnDevices::default(), former);
+    let mut world = World::with_altered_infos(settings, Vec::new(), hasty(), OnDevices::default(), former);
     let arrays = contributions(3, 40_000, (256, 0), 3);
     let ends = world.end(world.call(40_000, SUM), &arrays, false, None);
     let named = |end: &Result<(), Error>, party| matches!(end, Err(Error::Connection { party: who, .. } | Error::Timeout { party: who, .. }) if *who == party);

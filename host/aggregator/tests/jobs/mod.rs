@@ -151,7 +151,7 @@ pub(crate) fn names(ranks: &mut [Rank], aggregator: SocketAddr, what: &[&str]) {
 }
 
 /// Each of the ranks says why, and not only which of them knows; one that has called too late, that it cannot any more.
-#[allow(dead_code)] // Over endpoints the first that fails ends the others.
+#[allow(dead_code)] // Over cards the first that fails ends the others.
 pub(crate) fn all_name(ranks: &mut [Rank], aggregator: SocketAddr, what: &str) {
     let lines: Vec<String> = ranks.iter_mut().map(Rank::line).collect();
     assert!(lines.iter().all(|line| line.contains(&format!("aggregator {aggregator}"))), "{lines:?}");

@@ -205,7 +205,7 @@ impl Endpoint {
     ///
     /// ```
     /// use flexcast::reduce::DataType;
-    /// use flexcast::{Allreduce, Endpoint, Config, Pending};
+    /// use flexcast::{Allreduce, Config, Endpoint, Pending};
     ///
     /// let endpoint = Endpoint::loopback();
     /// let parts = [0, 1].map(|rank| Pending::new(&endpoint, rank, 2, Config::for_endpoint(&endpoint)).unwrap());

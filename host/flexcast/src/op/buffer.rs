@@ -84,7 +84,7 @@ unsafe impl Send for HostMemory {}
 /// What cards may do with a buffer: the own one receives, peers write and read.
 pub(crate) const REACHABLE: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
-/// A buffer of another card than the communicator's.
+/// A buffer of another kind of endpoint than the communicator's.
 fn foreign() -> Error {
     let reason = "a buffer of another kind of endpoint: make it by the endpoint of this communicator".to_owned();
     Error::Argument { operation: "buffer", reason }

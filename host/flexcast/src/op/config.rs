@@ -202,8 +202,8 @@ pub struct Config {
     /// named where it carries them, and make connections of their own when the first of them is called
     /// ([`Footprint::pair_queue_pairs`](crate::Footprint::pair_queue_pairs)). Default automatic.
     pub algorithm: Selection,
-    /// Which algorithms are taken over an Ethernet interface, before what the card and the library say; that of rank 0
-    /// counts for all. Default none.
+    /// Which algorithms are taken over an Ethernet interface, before what the endpoint and the library say; that of
+    /// rank 0 counts for all. Default none.
     pub tuning: Option<Tuning>,
     /// Whether reductions combine contributions in the order of ranks, 0 first, whatever their length: their results
     /// are, bit for bit, those of one core that goes through all contributions in turn. Only sums and products of

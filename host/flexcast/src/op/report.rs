@@ -7,7 +7,7 @@ use flexcast_proto::Failure;
 
 use crate::op::decision::Decision;
 
-/// When an operation got where, by the card's clock; `None` for what did not happen.
+/// When an operation got where, by the endpoint's clock; `None` for what did not happen.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Phases(pub(crate) PhasesPs);
 
@@ -90,7 +90,7 @@ impl fmt::Debug for Phases {
     }
 }
 
-/// A time of the card's clock, to the nanosecond below.
+/// A time of the endpoint's clock, to the nanosecond below.
 pub(crate) const fn duration(ps: u64) -> Duration {
     Duration::from_nanos(ps / 1000)
 }

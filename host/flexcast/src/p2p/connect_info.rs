@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_come_back_and_others_are_refused() {
+    fn connection_information_comes_back_and_other_bytes_are_refused() {
         let entry = Entry {
             peer: U32::new(1),
             data_qpns: [6, 7].map(U32::new),

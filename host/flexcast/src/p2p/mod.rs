@@ -52,7 +52,15 @@ mod posting;
 mod queue_pairs;
 mod shape;
 
-pub use flexcast_sparse as sparse;
+pub mod sparse {
+    //! Sparse AllReduce through aggregators, over reliable connections: `flexcast_sparse`.
+
+    pub use flexcast_sparse::{
+        Accelerator, Aggregator, Array, Arrays, Call, Config, Error, FixedPoint, FixedPointArray, FixedPointError,
+        MAX_AGGREGATORS, MAX_SHARDS_OF_EACH, Order, Party, PendingAggregator, PendingWorker, Result, Ring, Settings,
+        Staged, Statistics, Stretch, Worker,
+    };
+}
 
 pub use announcement::ANNOUNCEMENT_BYTES;
 pub use buffer::Buffer;
@@ -107,4 +115,15 @@ impl Default for Config {
 enum Traffic {
     Data,
     Control,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sparse_operations_are_as_patient_as_others() {
+        let (Config { retry, bound, data_class, .. }, of_sparse) = (Config::default(), sparse::Config::default());
+        assert_eq!((of_sparse.retry, of_sparse.bound, of_sparse.class), (retry, bound, data_class));
+    }
 }

@@ -3,6 +3,7 @@
 use flexcast_proto::RankInfo;
 
 use crate::error::{Error, Result};
+use crate::op::chain_mapping::ChainMapping;
 use crate::op::config::{Config, Control};
 use crate::op::stream::Transport;
 use crate::plan::peers::peers;
@@ -69,7 +70,7 @@ impl Config {
         let blocks = if self.transport.is_zero_copy() { 1 } else { 2 };
         let send = contexts * sends * (blocks * 64) + contexts * sends / u64::from(self.send_batch) * 64;
         // As many for every rank: all stand in the same place of a circle.
-        let peers = peers(RankInfo::new(0, ranks)?);
+        let peers = peers(RankInfo::new(0, ranks)?, &ChainMapping::Contiguous);
         let targets = if self.transport == Transport::UcUnicast { ranks.saturating_sub(1) } else { 0 };
         let progress = u32::from(self.control == Control::Device);
         // The card's connections have one each, plus one for reads to each ring neighbour, and the host's one for

@@ -12,7 +12,7 @@ fn sum() -> Reduction {
     Reduction::new(Operator::Sum, DataType::U32).unwrap()
 }
 
-/// Ranks that exchange their infos and run `body`.
+/// Ranks that exchange their connection information and run `body`.
 fn ranks<R: Send + 'static>(
     ranks: u32,
     configure: impl Fn(Config) -> Config,
@@ -165,7 +165,7 @@ fn what_memory_has_not_is_refused_by_name() {
 }
 
 #[test]
-fn ranks_with_cards_of_two_kinds_are_refused_and_named() {
+fn ranks_with_endpoints_of_two_kinds_are_refused_and_named() {
     let (memory, network) =
         (Endpoint::loopback(), Endpoint::udp(&flexcast::UdpOptions::default().interface("lo")).unwrap());
     let parts = [&memory, &network].map(|endpoint| {

@@ -20,7 +20,7 @@ use crate::faults::OnDrop;
 use crate::group::{Group, block, check};
 use crate::options;
 
-/// Where an endpoint has the TCP port of its rank.
+/// Where connection information has the TCP port of its rank.
 const TCP_PORT: Range<usize> = 52..56;
 /// What whoever dials sends before its frames, and what it is answered: the lengths of what is sent at once.
 struct Handshake {
@@ -38,7 +38,7 @@ const HEADER: usize = 28;
 const RANKS: u32 = 3;
 const BYTES: usize = 4096;
 
-/// An exchange that passes endpoints on, and shows or changes the ports of other ranks.
+/// An exchange that passes connection information on, and shows or changes the ports of other ranks.
 pub(crate) struct Overheard<'e>(pub(crate) &'e mut dyn Exchange, pub(crate) &'e (dyn Fn(u32, u16) -> u16 + Sync));
 
 impl Exchange for Overheard<'_> {
@@ -53,8 +53,8 @@ impl Exchange for Overheard<'_> {
     fn exchange(&mut self, tag: &str, contribution: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
         let own = self.rank();
         let mut all = self.0.exchange(tag, contribution)?;
-        for (rank, endpoint) in (0..).zip(&mut all).filter(|(rank, _)| *rank != own) {
-            if let Some(port) = endpoint.get_mut(TCP_PORT).filter(|_| endpoint_begins(contribution)) {
+        for (rank, info) in (0..).zip(&mut all).filter(|(rank, _)| *rank != own) {
+            if let Some(port) = info.get_mut(TCP_PORT).filter(|_| is_connect_info(contribution)) {
                 let before = u32::from_le_bytes(port.try_into().unwrap()) as u16;
                 port.copy_from_slice(&u32::from((self.1)(rank, before)).to_le_bytes());
             }
@@ -63,7 +63,7 @@ impl Exchange for Overheard<'_> {
     }
 }
 
-fn endpoint_begins(bytes: &[u8]) -> bool {
+fn is_connect_info(bytes: &[u8]) -> bool {
     bytes.starts_with(b"FXUD")
 }
 

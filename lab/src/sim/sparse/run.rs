@@ -259,17 +259,17 @@ fn times(params: &SparseSim, kind: AggregatorKind) -> (u64, u64) {
 }
 
 /// Name of a card.
-fn device(provider: &Provider, endpoint: u32) -> Result<String, SimError> {
-    let devices = provider.devices().map_err(|error| at(endpoint)(error.into()))?;
-    Ok(devices.get(endpoint as usize).map_or_else(String::new, |device| device.name.clone()))
+fn device(provider: &Provider, card: u32) -> Result<String, SimError> {
+    let devices = provider.devices().map_err(|error| at(card)(error.into()))?;
+    Ok(devices.get(card as usize).map_or_else(String::new, |device| device.name.clone()))
 }
 
-fn domain(provider: &Provider, endpoint: u32) -> Result<ProtectionDomain, SimError> {
-    let domain = provider.open(&device(provider, endpoint)?).and_then(|device| ProtectionDomain::new(&device));
-    domain.map_err(|error| at(endpoint)(error.into()))
+fn domain(provider: &Provider, card: u32) -> Result<ProtectionDomain, SimError> {
+    let domain = provider.open(&device(provider, card)?).and_then(|device| ProtectionDomain::new(&device));
+    domain.map_err(|error| at(card)(error.into()))
 }
 
-/// Workers that are not connected, and their infos.
+/// Workers that are not connected, and their connection information.
 fn pending_workers(
     provider: &Provider,
     settings: Settings,
@@ -293,18 +293,18 @@ impl Separate {
         let (ours, announced) = pending_workers(provider, settings, params.workers)?;
         let (mut theirs, mut answers) = (Vec::new(), Vec::new());
         for (own, kind) in (0..).zip(kinds) {
-            let endpoint = params.workers + own;
+            let card = params.workers + own;
             let (message_ps, block_ps) = times(params, *kind);
             let work = move |_: &str, work| match work {
                 HostWork::ReductionMessage => message_ps,
                 HostWork::ReductionBlock => block_ps,
                 _ => 0,
             };
-            let domain = domain(&provider.with_work(work), endpoint)?;
+            let domain = domain(&provider.with_work(work), card)?;
             let prepared = Aggregator::prepare(&domain, settings, own, Config::default());
-            let (pending, endpoint) = prepared.map_err(party(endpoint))?;
+            let (pending, info) = prepared.map_err(party(card))?;
             theirs.push(pending);
-            answers.push(endpoint);
+            answers.push(info);
         }
         let connect = |(own, pending): (u32, sparse::PendingWorker)| pending.connect(&answers).map_err(party(own));
         let workers = (0..).zip(ours).map(connect).collect::<Result<_, _>>()?;
@@ -330,10 +330,10 @@ impl Separate {
         let (mut theirs, mut answers) = (Vec::new(), Vec::new());
         for own in 0..params.workers {
             let device = device(provider, own)?;
-            let endpoint = AggregatorCard::open(provider, &device, Firmware { name, elf }).map_err(at(own))?;
-            let (pending, endpoint) = endpoint.prepare_for(&settings, own, &options).map_err(at(own))?;
+            let card = AggregatorCard::open(provider, &device, Firmware { name, elf }).map_err(at(own))?;
+            let (pending, info) = card.prepare_for(&settings, own, &options).map_err(at(own))?;
             theirs.push(pending);
-            answers.push(endpoint);
+            answers.push(info);
         }
         let connect = |(own, pending): (u32, sparse::PendingWorker)| pending.connect(&answers).map_err(party(own));
         let workers = (0..).zip(ours).map(connect).collect::<Result<_, _>>()?;
@@ -363,8 +363,8 @@ impl Separate {
         let Self { call, workers, aggregators, .. } = self;
         let mut arrays = contributions.to_vec();
         let before: Vec<u64> = workers.iter().map(|worker| worker.statistics().sent_messages).collect();
-        let endpoints = workers.len() as u32;
-        for (number, aggregator) in (endpoints..).zip(aggregators.iter_mut()) {
+        let cards = workers.len() as u32;
+        for (number, aggregator) in (cards..).zip(aggregators.iter_mut()) {
             aggregator.begin(*call).map_err(party(number))?;
         }
         for (number, worker) in (0..).zip(workers.iter_mut()) {
@@ -379,7 +379,7 @@ impl Separate {
                     end_ps = provider.relax().now_ps();
                 }
             }
-            for (number, aggregator) in (endpoints..).zip(aggregators.iter_mut()) {
+            for (number, aggregator) in (cards..).zip(aggregators.iter_mut()) {
                 aggregator.progress().map_err(party(number))?;
             }
             let is_open = |worker: &Worker| !worker.is_complete();

@@ -62,8 +62,8 @@ fn staged(
     configure(&mut config);
     let core = Core::new(RankInfo::new(0, 1).unwrap(), 1, config);
     let staged = Staged::new(core, move || step().map(|ends| if ends { usize::MAX } else { 0 }));
-    let (card_of, footprint) = (endpoint.clone(), Footprint::default());
-    let parts = Parts { endpoint: card_of, datapath: Box::new(staged), waiter, footprint };
+    let (own, footprint) = (endpoint.clone(), Footprint::default());
+    let parts = Parts { endpoint: own, datapath: Box::new(staged), waiter, footprint };
     (endpoint, Communicator::of(parts, ControlReport::of(Control::Host)).unwrap())
 }
 

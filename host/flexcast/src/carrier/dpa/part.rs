@@ -149,10 +149,7 @@ impl Part {
         let mtu_bytes = card.device().port().mtu_bytes();
         let derived = config.derive(ranks, mtu_bytes)?;
         let config = config.with_table().with_link_rate(card.device().port().link_gbit_per_s)?;
-        let mut peers = peers(place);
-        peers.extend(config.chain_mapping.neighbours(rank));
-        peers.sort_unstable();
-        peers.dedup();
+        let peers = peers(place, &config.chain_mapping);
         let control_queue_pairs = peers.len() as u32;
         let footprint = Footprint { control_queue_pairs, ..config.footprint(ranks, mtu_bytes)? };
         config.check_cache(&footprint)?;

@@ -133,19 +133,22 @@ impl Adders {
     ///
     /// # Errors
     /// The card has none; an aggregator has no address.
-    pub(crate) fn of(card: &dyn CarrierEndpoint, config: &crate::op::config::Config) -> crate::error::Result<Self> {
+    pub(crate) fn of(endpoint: &dyn CarrierEndpoint, config: &crate::op::config::Config) -> crate::error::Result<Self> {
         if let Some(external) = External::of(config)? {
             return Ok(Self::External(external));
         }
-        Ok(OnDpa::of(card, config)?.map_or(Self::Ranks, Self::Dpas))
+        Ok(OnDpa::of(endpoint, config)?.map_or(Self::Ranks, Self::Dpas))
     }
 
     /// Whether the card has what is asked for.
     ///
     /// # Errors
     /// It has not.
-    pub(crate) fn check(card: &dyn CarrierEndpoint, config: &crate::op::config::Config) -> crate::error::Result<()> {
-        OnDpa::of(card, config).map(drop)
+    pub(crate) fn check(
+        endpoint: &dyn CarrierEndpoint,
+        config: &crate::op::config::Config,
+    ) -> crate::error::Result<()> {
+        OnDpa::of(endpoint, config).map(drop)
     }
 
     const fn on_dpa(&self) -> Option<&OnDpa> {

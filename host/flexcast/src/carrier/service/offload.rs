@@ -65,7 +65,7 @@ pub(super) struct ServiceOffload {
     returning: Vec<Returning>,
     /// Buffers that the card does not let go of.
     lost: Vec<Buffer>,
-    card: Endpoint,
+    endpoint: Endpoint,
     /// The DPA moves the data of Broadcasts and Allgathers.
     hands_over: bool,
     topology: Topology,
@@ -88,8 +88,8 @@ pub(super) struct ServiceOffload {
 }
 
 impl ServiceOffload {
-    /// That of a communicator with this core, on this card.
-    pub(super) fn new(core: &Core, card: Endpoint, agreed: Agreed) -> Self {
+    /// That of a communicator with this core, on this endpoint.
+    pub(super) fn new(core: &Core, endpoint: Endpoint, agreed: Agreed) -> Self {
         let Agreed { session, topology, group, segment } = agreed;
         let options = core.config.service.clone();
         Self {
@@ -104,8 +104,8 @@ impl ServiceOffload {
             running: VecDeque::new(),
             returning: Vec::new(),
             lost: Vec::new(),
-            hands_over: card.datapath() == DatapathKind::Dpa,
-            card,
+            hands_over: endpoint.datapath() == DatapathKind::Dpa,
+            endpoint,
             topology,
             group,
             asked: None,
@@ -164,7 +164,7 @@ impl ServiceOffload {
     /// own.
     fn copy_send(&mut self, posted: &mut Posted<Task>) -> Result<()> {
         let len = posted.receive.len();
-        let mut copy = self.card.buffer(len)?;
+        let mut copy = self.endpoint.buffer(len)?;
         copy.copy_from(0, &posted.receive, 0, len)?;
         posted.send = Some(copy);
         self.copies.push(posted.request);

@@ -398,10 +398,7 @@ impl Part {
         let addresses = |port: fn(&ConnectInfo) -> U32| -> Vec<SocketAddr> {
             all.iter().map(|info| at(&interface, address(&info.address), port(info).get() as u16)).collect()
         };
-        let mut ranks = peers(place);
-        ranks.extend(config.chain_mapping.neighbours(place.rank()));
-        ranks.sort_unstable();
-        ranks.dedup();
+        let ranks = peers(place, &config.chain_mapping);
         let is_near = |info: &&ConnectInfo| info.host == own.host;
         let mut numbers: Vec<u64> =
             all.iter().map(|info| Some(info).filter(is_near).map_or(0, |near| near.shared_listener.get())).collect();
@@ -478,7 +475,7 @@ impl Part {
         Ok((engine, waiter))
     }
 
-    /// Reads the connection information of all ranks, of which `others` are those of the ranks except this one, for
+    /// Reads the connection information of all ranks, of which `others` is that of the ranks except this one, for
     /// [`hostile`](super::hostile): whether they are refused.
     pub(crate) fn refuses(&self, others: &[Vec<u8>]) -> Option<Error> {
         let mut infos = others.to_vec();

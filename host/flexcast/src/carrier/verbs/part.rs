@@ -99,10 +99,7 @@ impl Part {
         let config = config.with_one_worker();
         let derived = config.derive(ranks, mtu_bytes)?;
         let config = config.with_table().with_link_rate(device.port().link_gbit_per_s)?;
-        let mut peers = peers(place);
-        peers.extend(config.chain_mapping.neighbours(rank));
-        peers.sort_unstable();
-        peers.dedup();
+        let peers = peers(place, &config.chain_mapping);
         let queues = Queues::new(pd, ranks, &config)?;
         let control = control::Control::new(pd, &peers, config.eager_bytes as usize / 2, config.restarts)?;
         let footprint = Footprint {

@@ -107,7 +107,7 @@ const SERVICE_VARIABLES: [(&str, &str); 5] = [
 
 /// Options of endpoints, which a communicator does not take: name, variable, and the datapath they belong to, if it is
 /// one.
-const CARD_OPTIONS: [(&str, &str, &str); 14] = [
+const ENDPOINT_OPTIONS: [(&str, &str, &str); 14] = [
     ("datapath", "FLEXCAST_DATAPATH", ""),
     ("libraries", "FLEXCAST_LIBRARIES", ""),
     ("memory_watch", "FLEXCAST_MEMORY_WATCH", ""),
@@ -304,7 +304,7 @@ impl Setting {
     fn unknown(name: &str, value: &str) -> SettingError {
         let plain = name.strip_prefix("FLEXCAST_").unwrap_or(name).to_ascii_lowercase();
         let (name, value) = (name.to_owned(), value.to_owned());
-        if let Some((_, variable, datapath)) = CARD_OPTIONS.iter().find(|(option, ..)| *option == plain) {
+        if let Some((_, variable, datapath)) = ENDPOINT_OPTIONS.iter().find(|(option, ..)| *option == plain) {
             let datapath = Some(*datapath).filter(|datapath| !datapath.is_empty());
             return SettingError::OfEndpoint { name, value, variable, datapath };
         }

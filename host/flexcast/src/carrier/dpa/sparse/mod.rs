@@ -1,7 +1,7 @@
 //! Aggregators of sparse AllReduce on a card's DPA: threads of image `sparse`, and the host's control of them.
 //!
 //! Set-up has two phases that do not wait for anybody: [`AggregatorCard::prepare`] makes slots and queue pairs, whose
-//! connection information the workers are given; [`PreparedAggregator::connect`] takes those of the workers and lets
+//! connection information the workers are given; [`PreparedAggregator::connect`] takes that of the workers and lets
 //! the threads run. From then on they need no host: not between iterations, and not between operations. The element
 //! type of the operations is written only where it changes ([`DpaAggregator::set_element`]).
 //!

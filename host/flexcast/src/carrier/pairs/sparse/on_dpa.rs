@@ -62,13 +62,13 @@ impl OnDpa {
     ///
     /// # Errors
     /// [`Error::Config`]: the card has none. [`Error::Argument`]: no bound of fixed-point numbers.
-    pub(crate) fn of(card: &dyn CarrierEndpoint, config: &Config) -> Result<Option<Self>> {
+    pub(crate) fn of(endpoint: &dyn CarrierEndpoint, config: &Config) -> Result<Option<Self>> {
         fixed_point::check(config)?;
         if config.sparse_aggregation == Aggregation::Host {
             return Ok(None);
         }
-        let (started, units) = (card.aggregators().and_then(OnceLock::get), card.dpa());
-        let limit = match card.aggregators() {
+        let (started, units) = (endpoint.aggregators().and_then(OnceLock::get), endpoint.dpa());
+        let limit = match endpoint.aggregators() {
             None => "host over a network interface, which has no DPA",
             Some(_) => {
                 "host, unless image `sparse` runs on the card: start it (Endpoint::start_aggregators; \
