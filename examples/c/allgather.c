@@ -141,11 +141,13 @@ int main(int argc, char **argv)
         return 2;
     }
 
-    /* 1. The endpoint, a card with the firmware on its DPA: the vendor's libraries, wherever the dynamic loader finds them. The emulator offers the
-     * same ones. Without firmware it is an Ethernet interface, unless FLEXCAST_DATAPATH says otherwise. Its device is the one that
-     * FLEXCAST_DEVICE names, or the first one. The other ranks, by FLEXCAST_RANK and the like; with MPI `exchange` is a function of one line,
+    /* 1. The endpoint: a card with the firmware on its DPA, by the vendor's libraries, wherever the dynamic loader
+     * finds them. The emulator offers the same ones. Without firmware it is an Ethernet interface, unless
+     * FLEXCAST_DATAPATH says otherwise. The card is the one that FLEXCAST_DEVICE names, or the first one.
+     * The other ranks, by FLEXCAST_RANK and the like; with MPI `exchange` is a function of one line,
      *    return MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, *(MPI_Comm *)user);
-     * And the communicator of all of them, with the settings that suit the card; flexcast_config_default() begins a choice of others. */
+     * And the communicator of all of them, with the settings that suit the endpoint; flexcast_config_default() begins a
+     * choice of others. */
     endpoint_options.firmware_path = argc == 2 ? argv[1] : NULL;
     if (failed("starting", flexcast_init(&options, &comm)))
         return 1;

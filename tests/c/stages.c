@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Version 2 of the interface, over a network interface: endpoints and communicators that are made without blocking, by functions of the program, all ranks in one thread;
- * operations that are made, posted and posted again; callbacks, descriptors to sleep on, and the log. Says "all as promised" at the end.
+ * The interface without blocking, over a network interface: endpoints and communicators that are made so, by functions
+ * of the program, all ranks in one thread; operations that are made, posted and posted again; callbacks, descriptors to
+ * sleep on, and the log. Says "all as promised" at the end.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <poll.h>

@@ -145,22 +145,9 @@ impl Call {
         let all = || product(row.name, bytes()?, ranks as usize);
         let length = |extent: Extent, listed: &Listed| match extent {
             Extent::None => Ok(0),
-            Extent::One => bytes(),
-            Extent::All => all(),
-            Extent::RootOne => {
-                if is_root {
-                    bytes()
-                } else {
-                    Ok(0)
-                }
-            }
-            Extent::RootAll => {
-                if is_root {
-                    all()
-                } else {
-                    Ok(0)
-                }
-            }
+            Extent::RootOne | Extent::RootAll if !is_root => Ok(0),
+            Extent::One | Extent::RootOne => bytes(),
+            Extent::All | Extent::RootAll => all(),
             Extent::Listed => Ok(listed.bytes),
             Extent::Received => Ok(received.bytes),
             Extent::Own => Ok(received.counts[own as usize] as usize),

@@ -23,6 +23,17 @@ unsafe impl Send for HostBuffer {}
 // SAFETY: shared access only hands out `&[u8]`, as with `Box<[u8]>`.
 unsafe impl Sync for HostBuffer {}
 
+/// `len` zeroes, in memory that nothing is registered of. `what` is the name of the length in the error.
+///
+/// # Errors
+/// [`Error::OutOfRange`]: there is not so much memory.
+pub fn zeroes(what: &'static str, len: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| Error::no_memory(what, len as u64))?;
+    bytes.resize(len, 0);
+    Ok(bytes)
+}
+
 impl HostBuffer {
     /// Allocates `len` zeroed bytes.
     ///

@@ -82,7 +82,7 @@ pub use alias_pool::{AliasPool, AliasQueue, AliasUse, BoundAlias};
 pub use application::{AbiExpectation, Application};
 pub use async_event::{AsyncEvent, QueuePairFailure};
 pub use binding::{Binding, BindingPool, GRANT_BYTES, Grant, MAX_POOL_KEYS, Released};
-pub use buffer::{HOST_BUFFER_ALIGN_BYTES, HostBuffer};
+pub use buffer::{HOST_BUFFER_ALIGN_BYTES, HostBuffer, zeroes};
 pub use connection::{Connection, RemoteQp};
 pub use device::{Device, DeviceInfo, Gid, Mac, Port, ProtectionDomain};
 pub use dpa_cq::{CqTarget, DpaCompletionQueue};

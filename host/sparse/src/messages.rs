@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use flexcast_proto::p2p::{Memory, Part, Span};
 use flexcast_proto::sparse::{Order, Parameters};
 use flexcast_proto::{RankInfo, Summary};
+use flexio::zeroes;
 
 use crate::options::SparseOptions;
 pub use begun::Begun;
@@ -26,6 +27,9 @@ use flexcast_reduce::Reduction;
 
 /// Bytes that a rank polls at before it serves its connections again.
 const SCAN_BYTES: usize = 1 << 20;
+
+/// What messages' memory is in errors.
+const MESSAGE: &str = "length of a message";
 
 /// Bytes of a displacement behind a worker's message.
 const DISPLACEMENT_BYTES: usize = 4;
@@ -63,7 +67,7 @@ impl Spare {
                 slot.resize(bytes, 0);
                 Ok(slot)
             }
-            None => Ok(zeroes(bytes)?),
+            None => Ok(zeroes(MESSAGE, bytes)?),
         }
     }
 
@@ -131,14 +135,6 @@ pub type Result<T, E = Refusal> = std::result::Result<T, E>;
 
 fn refused(error: impl std::fmt::Display) -> Refusal {
     Refusal::Argument(error.to_string())
-}
-
-/// So many zeroes.
-fn zeroes(len: usize) -> Result<Vec<u8>, flexio::Error> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(len).map_err(|_| flexio::Error::no_memory("length of a message", len as u64))?;
-    bytes.resize(len, 0);
-    Ok(bytes)
 }
 
 /// Who sums up.

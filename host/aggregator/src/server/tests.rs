@@ -20,10 +20,6 @@ use super::{Server, Settings};
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
 
-fn summary(bytes: u64, reduction: Reduction, options: SparseOptions) -> Summary {
-    options.summary(bytes, reduction)
-}
-
 const BOUND: Duration = Duration::from_secs(20);
 const OPTIONS: SparseOptions = SparseOptions { block_bytes: 256, blocks_per_message: 2 };
 
@@ -130,7 +126,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn a_rank_that_goes_ends_its_job_for_all_others_and_no_other_job() {
     let server = serve(Settings { threads: 2, ..Settings::default() });
     // One shard.
-    let called = summary(1024, SUM, OPTIONS);
+    let called = OPTIONS.summary(1024, SUM);
     let mut bystander = join(&server, 0, terms(9, 2));
     bystander.write_all(&votes(1, called)).unwrap();
     let [mut first, mut second, third] = [0, 1, 2].map(|rank| join(&server, rank, terms(7, 3)));
@@ -162,7 +158,7 @@ fn a_rank_that_goes_ends_its_job_for_all_others_and_no_other_job() {
 fn calls_that_differ_name_the_rank_to_each_side() {
     let server = serve(Settings::default());
     let [mut first, mut second, mut third] = [0, 1, 2].map(|rank| join(&server, rank, terms(7, 3)));
-    let (called, other) = (summary(4096, SUM, OPTIONS), summary(8192, SUM, OPTIONS));
+    let (called, other) = (OPTIONS.summary(4096, SUM), OPTIONS.summary(8192, SUM));
     first.write_all(&votes(1, called)).unwrap();
     until("the first call", || server.status().jobs.iter().any(|job| job.operation == Some(1)));
     second.write_all(&votes(1, other)).unwrap();
@@ -175,7 +171,7 @@ fn calls_that_differ_name_the_rank_to_each_side() {
 fn what_cannot_be_is_refused_with_a_reason() {
     let one = OPTIONS.split((4096, SUM), 2, 1).unwrap().parameters.aggregator_bytes();
     let server = serve(Settings { memory_bytes: 3 * one, jobs: 1, ..Settings::default() });
-    let called = summary(4096, SUM, OPTIONS);
+    let called = OPTIONS.summary(4096, SUM);
     let mut first = join(&server, 0, terms(7, 2));
     until("the first", || server.status().connected == 1);
     assert!(reason(&mut join(&server, 0, terms(7, 2))).contains("rank 0 of job 0000000000000007 is connected already"));
@@ -188,7 +184,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
     let mut second = join(&server, 1, terms(7, 2));
     until("the second", || server.status().connected == 2);
     let large = SparseOptions { block_bytes: 16 << 10, ..OPTIONS };
-    first.write_all(&votes(1, summary(1 << 20, SUM, large))).unwrap();
+    first.write_all(&votes(1, large.summary(1 << 20, SUM))).unwrap();
     for stream in [&mut first, &mut second] {
         let text = reason(stream);
         assert!(text.contains("bytes of memory for sums") && text.contains("use at most"), "{text}");
@@ -215,7 +211,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
 fn whoever_is_silent_is_named_in_time() {
     let server = serve(Settings { timeout: Duration::from_millis(700), ..Settings::default() });
     let [mut first, second] = [0, 1].map(|rank| join(&server, rank, terms(7, 2)));
-    first.write_all(&votes(1, summary(4096, SUM, OPTIONS))).unwrap();
+    first.write_all(&votes(1, OPTIONS.summary(4096, SUM))).unwrap();
     // First that the aggregator lives.
     let mut frame = [0; size_of::<Frame>() + 8];
     first.read_exact(&mut frame).unwrap();
@@ -235,7 +231,7 @@ fn garbage_is_turned_away() {
     let mut half = connect(&server, &opening(0, terms(7, 2), &Key::of(None)).0[..20]);
     assert_eq!(half.read(&mut [0]).unwrap_or(0), 0, "it is closed");
     until("the count", || server.status().strangers == 5);
-    let called = summary(4096, SUM, OPTIONS);
+    let called = OPTIONS.summary(4096, SUM);
     let head = |total: u64, bytes: u64| {
         Head { operation: 1, tag: 0, summary: called, total, offset: 0, bytes }.encode().to_vec()
     };
@@ -289,7 +285,7 @@ fn strangers_give_way_to_workers_and_never_take_their_place() {
     let mut second = second.unwrap();
     silent.extend((0..200).map(|_| connect(&server, b"")));
     for stream in [&mut first, &mut second] {
-        stream.write_all(&votes(1, summary(1024, SUM, OPTIONS))).unwrap();
+        stream.write_all(&votes(1, OPTIONS.summary(1024, SUM))).unwrap();
     }
     until("the end of the operation", || server.status().jobs.iter().any(|job| job.operations == 1));
     assert_eq!(server.status().refused, 0);
@@ -304,7 +300,7 @@ fn a_copy_of_what_a_worker_has_said_opens_nothing() {
     let mut stream = connect(&server, &bytes);
     let proof = shake_hands(&mut stream, dialling, &key).unwrap();
     until("the worker", || server.status().connected == 1);
-    let copy = [&bytes[..], &proof, &votes(1, summary(1024, SUM, OPTIONS))].concat();
+    let copy = [&bytes[..], &proof, &votes(1, OPTIONS.summary(1024, SUM))].concat();
     let ends = |bytes: &[u8]| {
         let mut copy = connect(&server, bytes);
         let mut came = Vec::new();
@@ -356,7 +352,7 @@ proptest! {
         static SERVER: std::sync::OnceLock<Server> = std::sync::OnceLock::new();
         let settings = Settings { timeout: Duration::from_millis(50), memory_bytes: 1 << 20, ..Settings::default() };
         let server = SERVER.get_or_init(|| serve(settings));
-        let called = summary(1024, SUM, OPTIONS);
+        let called = OPTIONS.summary(1024, SUM);
         let mut other = join(server, 1, terms(7, 2));
         let key = Key::of(None);
         let (begin, dialling) = opening(0, terms(7, 2), &key);
@@ -387,7 +383,7 @@ proptest! {
 fn workers_learn_of_the_end() {
     let server = serve(Settings::default());
     let mut worker = join(&server, 0, terms(7, 2));
-    worker.write_all(&votes(1, summary(4096, SUM, OPTIONS))).unwrap();
+    worker.write_all(&votes(1, OPTIONS.summary(4096, SUM))).unwrap();
     until("the operation", || server.status().jobs.iter().any(|job| job.operation == Some(1)));
     let start = Instant::now();
     let stopped = std::thread::spawn(move || server.stop());

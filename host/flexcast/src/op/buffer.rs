@@ -460,15 +460,15 @@ fn part(len: usize, offset: usize, bytes: usize) -> Result<()> {
     Err(Error::Argument { operation: "copy", reason })
 }
 
+/// What a copy is in errors.
+const COPY: &str = "length of a copy of a buffer";
+
 /// So many zeroes, for a copy of a buffer.
 pub(crate) fn zeroes(len: usize) -> std::result::Result<Vec<u8>, flexio::Error> {
-    let mut bytes = Vec::new();
-    reserve(&mut bytes, len)?;
-    bytes.resize(len, 0);
-    Ok(bytes)
+    flexio::zeroes(COPY, len)
 }
 
 /// Makes room for so many more bytes.
 pub(crate) fn reserve(bytes: &mut Vec<u8>, len: usize) -> std::result::Result<(), flexio::Error> {
-    bytes.try_reserve_exact(len).map_err(|_| flexio::Error::no_memory("length of a copy of a buffer", len as u64))
+    bytes.try_reserve_exact(len).map_err(|_| flexio::Error::no_memory(COPY, len as u64))
 }

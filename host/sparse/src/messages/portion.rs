@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use flexcast_proto::sparse::{Answered, Parameters, Shard, Votes};
 
-use super::{Result, Spare, refused, zeroes};
+use super::{MESSAGE, Result, Spare, refused};
 use crate::scan::{Places, Scan, Turn};
+use flexio::zeroes;
 
 /// One shard, as its worker sees it.
 #[derive(Debug)]
@@ -78,7 +79,7 @@ impl Places for Arrays<'_> {
 impl Portion {
     pub(super) fn new(parameters: Parameters, shard: Shard, aggregator: u32, spare: &mut Spare) -> Result<Self> {
         let last = shard.blocks().checked_sub(1).map(|last| bytes(shard.block(last)).len());
-        let padding = zeroes(last.map_or(0, |last| parameters.block_bytes() as usize - last))?;
+        let padding = zeroes(MESSAGE, last.map_or(0, |last| parameters.block_bytes() as usize - last))?;
         Ok(Self {
             scan: Scan::new(parameters, shard).map_err(refused)?,
             parameters,

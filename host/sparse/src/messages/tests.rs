@@ -25,10 +25,6 @@ struct Group {
     random: u64,
 }
 
-fn summary(bytes: u64, reduction: Reduction, options: SparseOptions) -> Summary {
-    options.summary(bytes, reduction)
-}
-
 impl Group {
     fn new(
         arrays: Vec<Vec<u8>>,
@@ -40,7 +36,7 @@ impl Group {
         let rank = |(rank, array): (usize, Vec<u8>)| {
             let place = RankInfo::new(rank as u32, count).unwrap();
             let what = (bytes, reduction, options);
-            let asked = (summary(bytes, reduction, options), reproducible);
+            let asked = (options.summary(bytes, reduction), reproducible);
             let sparse = Sparse::new(what, place, Aggregators::Ranks, asked, Spare::default()).unwrap();
             // What is there before must not matter.
             let (send, receive) = if in_place { (None, array) } else { (Some(array), vec![0xa5; bytes as usize]) };
@@ -218,7 +214,7 @@ fn bits_that_are_not_zero_travel() {
 #[test]
 fn messages_that_cannot_be_are_refused() {
     let options = SparseOptions { block_bytes: 256, blocks_per_message: 2 };
-    let (bytes, own) = (4096_u64, summary(4096, SUM, options));
+    let (bytes, own) = (4096_u64, options.summary(4096, SUM));
     let new = || {
         let place = RankInfo::new(1, 3).unwrap();
         Sparse::new((bytes, SUM, options), place, Aggregators::Ranks, (own, false), Spare::default()).unwrap()
@@ -240,7 +236,7 @@ fn messages_that_cannot_be_are_refused() {
     ] {
         assert_eq!(begin(&mut new(), from, tag, total, offset), Begun::Impossible, "{from} {tag} {total} {offset}");
     }
-    let differs = summary(4096, SUM, SparseOptions { block_bytes: 512, ..options });
+    let differs = SparseOptions { block_bytes: 512, ..options }.summary(4096, SUM);
     assert_eq!(new().begin(0, differs, (mine, votes_only, 0)), Begun::Disagrees);
     // Votes beyond the shard, or not in order.
     for indices in [[5_u32, 4], [0, 1 << 20]] {

@@ -36,7 +36,7 @@ impl Group {
         seed: u64,
     ) -> Self {
         let (workers, bytes) = (arrays.len() as u32, arrays[0].len() as u64);
-        let called = summary(bytes, reduction, options);
+        let called = options.summary(bytes, reduction);
         let order = if reproducible { Order::Rank } else { Order::Arrival };
         let split = options.split((bytes, reduction), workers, aggregators).unwrap();
         let one = |aggregator| Sums::new(&split, Some(aggregator), order, Spare::default()).unwrap();
