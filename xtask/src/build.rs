@@ -79,6 +79,7 @@ pub(crate) fn dry_run(toolchain: &Toolchain, images: &[String]) -> Result<()> {
 pub(crate) fn build(toolchain: &Toolchain, images: &[String]) -> Result<Vec<PathBuf>> {
     if let Some(vendor) = &toolchain.vendor {
         vendor::require(vendor)?;
+        share_host_products(toolchain)?;
     }
     ensure_target(&toolchain.rust.target)?;
     images.iter().map(|image| build_one(toolchain, image)).collect()
@@ -102,6 +103,19 @@ fn build_one(toolchain: &Toolchain, image: &str) -> Result<PathBuf> {
     }
     check_attributes(toolchain, &elf)?;
     Ok(elf)
+}
+
+/// Macros and build scripts run on the host, whoever links the image: what cargo has compiled of them for the emulated
+/// card serves here, too.
+fn share_host_products(toolchain: &Toolchain) -> Result<()> {
+    let (ours, shared) = (workspace::vendor_target(&toolchain.name), workspace::device_target().join("release"));
+    let link = ours.join("release");
+    if link.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(&ours)?;
+    std::fs::create_dir_all(shared)?;
+    std::os::unix::fs::symlink("../release", &link).with_context(|| format!("making the link {}", link.display()))
 }
 
 fn cargo_build(toolchain: &Toolchain, image: &str) -> Result<Command> {

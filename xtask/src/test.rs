@@ -218,6 +218,20 @@ fn check_that_it_lints(compiler: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The library as programs build it that want no service processes.
+fn without_service(deny: &[&str]) -> Result<()> {
+    let mut command = workspace::cargo();
+    if linting_compiler().is_some() {
+        // The compiler lints. With the features of these packages all that the library depends on has been built for
+        // the tests.
+        command.args(["build", "--lib", "--package", "flexcast", "--package", "flexio", "--package", "xtask"]);
+        command.args(["--features", "flexio/defmt", "--config", "profile.dev.package.flexcast.opt-level=0"]);
+        return process::run(command.args(["--quiet", "--no-default-features"]));
+    }
+    command.args(["clippy", "--quiet", "--package", "flexcast", "--lib", "--no-default-features"]);
+    process::run(command.args(deny))
+}
+
 fn lints() -> Result<()> {
     let deny = ["--", "--deny", "warnings"];
     match linting_compiler() {
@@ -230,10 +244,7 @@ fn lints() -> Result<()> {
             process::run(workspace::cargo().args(["clippy", "--quiet", "--workspace", "--all-targets"]).args(deny))?;
         }
     }
-    // As programs build it that want no service processes.
-    let mut without_service = workspace::cargo();
-    without_service.args(["clippy", "--quiet", "--package", "flexcast", "--lib", "--no-default-features"]);
-    process::run(without_service.args(deny))?;
+    without_service(&deny)?;
     let toolchain = Toolchain::load("emu")?;
     let mut device: Command = workspace::device_cargo();
     device.args(["clippy", "--quiet", "--workspace", "--target", &toolchain.rust.target]);

@@ -18,9 +18,15 @@ use crate::{emu_libs, example, process, status, test, workspace};
 /// another.
 const ALONE: [&str; 2] = ["emu_exec", "processes"];
 
-/// Programs that run at the same time: with one more than the integration machine has processors, none is idle while a
-/// program waits for cargo or for a deadline.
-const LANES: usize = 3;
+/// Programs that run at the same time: with two more than the integration machine has processors, none is idle while
+/// programs wait for cargo or for a deadline.
+const LANES: usize = 4;
+
+/// Tests that a program runs at the same time. Ranks poll, and with more of them than processors they poll in vain: all
+/// tests take a tenth more of the processors' time with one thread for each processor.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |processors| (processors.get() / 2).max(1))
+}
 
 /// Programs that take longest, which start first: none of them is to run at the end with nothing beside it.
 const LONG: [&str; 7] = ["outside", "commands", "firmware", "collectives", "udp", "proto", "service"];
@@ -227,6 +233,7 @@ fn environment(long: bool) -> Result<Vec<(&'static str, OsString)>> {
         // Commands of this program that tests run take the command-line tool as it has been built for the tests.
         (workspace::CLI_PROFILE, TESTS_PROFILE.into())
     });
+    variables.push(("RUST_TEST_THREADS", threads().to_string().into()));
     variables.extend(fixed_seed());
     variables.extend(examples.into_iter().collect::<Result<Vec<_>>>()?);
     // What the user has named is taken.
