@@ -61,7 +61,7 @@ fn programs(prefix: &Path, profile: &str) -> Result<()> {
     std::fs::create_dir_all(&bin).with_context(|| format!("creating {}", bin.display()))?;
     for (package, name) in PROGRAMS {
         status::say("Building", name);
-        let built = workspace::program(package, name, profile)?;
+        let built = workspace::program(package, name, profile, None)?;
         emu_libs::replace(&bin.join(name), |new| {
             std::fs::copy(&built, new).map(drop).with_context(|| format!("copying {}", built.display()))
         })?;

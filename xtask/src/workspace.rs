@@ -126,26 +126,34 @@ pub(crate) const RELEASE: &str = "release";
 /// Names the cargo profile of the command-line tool, in place of the one that users get.
 pub(crate) const CLI_PROFILE: &str = "FLEXCAST_CLI_PROFILE";
 
+/// Settings of cargo's for a program that runs for moments.
+const QUICK: &str = "xtask/quick.toml";
+
 /// Builds the command-line tool and returns its path.
 pub(crate) fn cli() -> Result<PathBuf> {
     cli_of(&std::env::var(CLI_PROFILE).unwrap_or_else(|_| RELEASE.to_owned()))
 }
 
-/// The same for moments of work: with the profile of the tests it is built in two thirds of the time, on what
-/// `cargo xtask` itself was built of, and the tests find it built.
+/// The same for moments of work: built in half of the time, with the settings of [`QUICK`], on what
+/// `cargo xtask` itself was built of.
 pub(crate) fn quick_cli() -> Result<PathBuf> {
-    cli_of(&std::env::var(CLI_PROFILE).unwrap_or_else(|_| TESTS_PROFILE.to_owned()))
+    match std::env::var(CLI_PROFILE) {
+        Ok(profile) => cli_of(&profile),
+        Err(_) => program("flexcast-cli", "flexcast", TESTS_PROFILE, Some(QUICK)),
+    }
 }
 
 /// The same with another profile of cargo's.
 pub(crate) fn cli_of(profile: &str) -> Result<PathBuf> {
-    program("flexcast-cli", "flexcast", profile)
+    program("flexcast-cli", "flexcast", profile, None)
 }
 
-/// Builds a program of a package, and returns its path.
-pub(crate) fn program(package: &str, name: &str, profile: &str) -> Result<PathBuf> {
+/// Builds a program of a package, and returns its path. `settings`: a file of them, relative to the root, above those
+/// of the profile.
+pub(crate) fn program(package: &str, name: &str, profile: &str, settings: Option<&str>) -> Result<PathBuf> {
     let mut command = cargo_build(profile, package, &["--bin", name]);
     command.current_dir(own_root());
+    command.args(settings.iter().flat_map(|file| ["--config", *file]));
     if let Ok(own) = std::env::current_exe() {
         // Its build script needs this program to build the images that it holds.
         command.env("FLEXCAST_XTASK", own);
@@ -209,7 +217,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::process::Command;
 
-    use super::{own_root, process};
+    use super::{QUICK, metadata, own_root, process};
 
     /// Packages that a selection of the workspace is built of, each with its features.
     fn built_of(selection: &[&str]) -> BTreeSet<String> {
@@ -229,5 +237,17 @@ mod tests {
         assert!(itself.len() > 50 && demo.len() > itself.len());
         assert_eq!(itself.difference(&demo).collect::<Vec<_>>(), [""; 0], "`cargo xtask` has these alone");
         assert_eq!(demo.difference(&tests).collect::<Vec<_>>(), [""; 0], "`cargo xtask demo` has these alone");
+    }
+
+    /// cargo only warns of a package that is not there.
+    #[test]
+    fn the_quick_settings_are_of_packages_that_there_are() {
+        let text = std::fs::read_to_string(own_root().join(QUICK)).expect("the file");
+        let settings: toml::Table = text.parse().expect("TOML");
+        let known = metadata(&own_root().join("Cargo.toml")).expect("the workspace").packages;
+        let named = settings["profile"]["dev"]["package"].as_table().expect("settings of packages");
+        for name in named.keys() {
+            assert!(known.iter().any(|package| package.name == name.as_str()), "{QUICK}: no package {name}");
+        }
     }
 }
