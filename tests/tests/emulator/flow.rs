@@ -8,7 +8,7 @@ use flexcast_lab::service::{self, CopiesName, Load, ServiceOp, ServiceParams, Sh
 use flexcast_proto::service::LocalCopies;
 
 /// Bytes of a block.
-const BYTES: u64 = 1 << 20;
+const BYTES: u64 = 1 << 19;
 const SHAPE: Shape = Shape { hosts: 4, ranks_per_host: 2, processes_per_host: 2 };
 
 /// Virtual time of a collective among emulated cards, in microseconds. Their processors take none.

@@ -321,7 +321,7 @@ fn ib_send_bw_runs() {
 
 #[test]
 fn ib_write_bw_runs() {
-    bandwidth("write", &[&[], &["--use_old_post_send"], &["-q", "2"], &["-a", "-n", "20"]]);
+    bandwidth("write", &[&[], &["--use_old_post_send"], &["-q", "2"], &["-a", "-n", "5"]]);
 }
 
 #[test]
