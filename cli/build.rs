@@ -68,8 +68,8 @@ fn build(root: &Path, out: &Path) -> Result<(), String> {
             cargo.args(["run", "--quiet", "--package", "xtask"]);
             // A folder of its own: the one of this build is locked until this script has ended.
             cargo.arg("--target-dir").arg(root.join("target/xtask")).arg("--");
-            // It runs once, for moments. What it builds has settings of its own.
-            cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
+            // It runs once, for moments: nothing is kept for a next build. What it builds has settings of its own.
+            cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_INCREMENTAL", "0");
             cargo
         }
     };
