@@ -106,16 +106,15 @@ fn build_one(toolchain: &Toolchain, image: &str) -> Result<PathBuf> {
 }
 
 /// Macros and build scripts run on the host, whoever links the image: what cargo has compiled of them for the emulated
-/// card serves here, too.
+/// card serves here, too. The link only saves time: where it cannot be made, or another process has just made it, cargo
+/// goes on without.
 fn share_host_products(toolchain: &Toolchain) -> Result<()> {
-    let (ours, shared) = (workspace::vendor_target(&toolchain.name), workspace::device_target().join("release"));
-    let link = ours.join("release");
-    if link.symlink_metadata().is_ok() {
-        return Ok(());
-    }
+    let ours = workspace::vendor_target(&toolchain.name);
+    // Also where the link is there: cargo makes no folder behind one that leads nowhere.
+    std::fs::create_dir_all(workspace::device_target().join("release"))?;
     std::fs::create_dir_all(&ours)?;
-    std::fs::create_dir_all(shared)?;
-    std::os::unix::fs::symlink("../release", &link).with_context(|| format!("making the link {}", link.display()))
+    let _ = std::os::unix::fs::symlink("../release", ours.join("release"));
+    Ok(())
 }
 
 fn cargo_build(toolchain: &Toolchain, image: &str) -> Result<Command> {

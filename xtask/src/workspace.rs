@@ -227,8 +227,8 @@ mod tests {
         told.lines().filter(|line| line.contains(" v")).map(str::to_owned).collect()
     }
 
-    /// What differs is compiled twice on the way from `cargo xtask demo` to `cargo xtask test`, and what stands on it:
-    /// the comment in xtask/Cargo.toml says how to mend it.
+    /// What differs is compiled twice on the way from `cargo xtask demo` to `cargo xtask test`, and what stands on it,
+    /// beyond what xtask/quick.toml names: the comment in xtask/Cargo.toml says how to mend it.
     #[test]
     fn nothing_is_compiled_for_two_sets_of_features() {
         let itself = built_of(&["--package", "xtask", "--edges", "normal,build"]);

@@ -119,9 +119,11 @@ fn installed() -> &'static Path {
     })
 }
 
+/// A command line; what it builds of the command-line tool is the one of the tests, which others run meanwhile from the
+/// same place.
 fn shell(command: &str) -> Command {
     let mut shell = Command::new("sh");
-    shell.args(["-c", command]);
+    shell.args(["-c", command]).env("FLEXCAST_CLI_PROFILE", "dev");
     shell
 }
 
