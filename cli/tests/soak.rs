@@ -199,9 +199,14 @@ fn it_reports_progress_and_ends_at_the_wall_limit() {
 
 #[test]
 fn interrupted_it_reports_what_has_come_out() {
-    let mut child =
-        soak("--seeds 1000000 --jobs 1").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-    std::thread::sleep(Duration::from_secs(1));
+    let mut child = soak("--seeds 1000000 --jobs 1 --progress 1")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    // It is under way: by then it takes signals, however long its start takes.
+    let mut said = BufReader::new(child.stderr.take().expect("piped")).lines();
+    assert!(said.any(|line| line.is_ok_and(|line| line.contains(" of 1000000 seeds in "))), "no progress");
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill").success());
     let start = Instant::now();

@@ -19,6 +19,7 @@ pub(crate) struct Demo {
 
 impl Demo {
     pub(crate) fn run(&self) -> Result<()> {
+        // The one image that the command-line tool's demo loads.
         let (toolchain, images) = (Toolchain::load("emu")?, ["allgather".to_owned()]);
         // At the same time: each builds in a folder of its own, and leaves processors idle by itself where one crate
         // waits for another.

@@ -23,7 +23,8 @@ const ALONE: [&str; 2] = ["emu_exec", "processes"];
 const LANES: usize = 4;
 
 /// Tests that a program runs at the same time. Ranks poll, and with more of them than processors they poll in vain: all
-/// tests take a tenth more of the processors' time with one thread for each processor.
+/// tests take a tenth more of the processors' time with one thread for each processor (845 s in place of 767 s,
+/// measured on two).
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| (processors.get() / 2).max(1))
 }

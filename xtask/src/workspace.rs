@@ -134,8 +134,8 @@ pub(crate) fn cli() -> Result<PathBuf> {
     cli_of(&std::env::var(CLI_PROFILE).unwrap_or_else(|_| RELEASE.to_owned()))
 }
 
-/// The same for moments of work: built in half of the time, with the settings of [`QUICK`], on what
-/// `cargo xtask` itself was built of.
+/// The same for moments of work: built sooner, with the settings of [`QUICK`], on what `cargo xtask` itself was built
+/// of.
 pub(crate) fn quick_cli() -> Result<PathBuf> {
     match std::env::var(CLI_PROFILE) {
         Ok(profile) => cli_of(&profile),
