@@ -30,7 +30,7 @@ fn threads() -> usize {
 }
 
 /// Programs that take longest, which start first: none of them is to run at the end with nothing beside it.
-const LONG: [&str; 7] = ["outside", "commands", "firmware", "collectives", "udp", "proto", "service"];
+const LONG: [&str; 7] = ["outside", "commands", "firmware", "collectives", "udp", "models", "service"];
 
 /// How a test begins the line by which it reports that it is skipped (`tests/src/harness.rs`).
 const SKIPPED: &str = "SKIPPED ";
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn ignored_tests_that_people_run_are_found() {
-        let command = "cargo test -p flexcast-proto-tests model:: -- --ignored";
+        let command = "cargo test -p flexcast-proto-models model:: -- --ignored";
         let line = format!("test larger ... ignored, a minute more: {command}");
         assert_eq!(ignored(&line), Some(("larger", &*format!("a minute more: {command}"))));
         for other in [

@@ -11,6 +11,7 @@ use crate::workspace;
 /// Users and what they may use, as path prefixes ("host/*-sys" is spelt out). The first row that fits a user decides.
 /// Tests of a crate are a user of their own.
 const ARROWS: &[(&str, &[&str])] = &[
+    ("shared/proto/models/tests", &["shared/proto"]),
     ("shared/proto", &["shared/abi"]),
     ("shared/isa", &["shared/error"]),
     ("shared/abi-macros", &[]),

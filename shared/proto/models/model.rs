@@ -5,7 +5,7 @@
 //!
 //! And of operations that fail: any rank cancels in any state, or calls something else than the others. Then all ranks
 //! learn of it and nobody is released with a block that is not whole. What takes long is ignored: `cargo test -p
-//! flexcast-proto-tests model:: -- --ignored`.
+//! flexcast-proto-models model:: -- --ignored`.
 
 use flexcast_proto::{
     Action, Cause, Failure, FailureCode, Message, OperationDescriptor, Participant, PieceSet, Pieces, RankInfo,
@@ -509,7 +509,7 @@ fn a_broadcast_to_three_ranks_in_pieces() {
 }
 
 #[test]
-#[ignore = "a minute more: cargo test -p flexcast-proto-tests model:: -- --ignored"]
+#[ignore = "a minute more: cargo test -p flexcast-proto-models model:: -- --ignored"]
 fn allgather_of_three_ranks_in_one_chain_and_in_three() {
     for chains in [1, 3] {
         let states = check(Collective::new(3, RankSet::below(3), chains));
@@ -539,7 +539,7 @@ fn any_of_three_ranks_cancels_a_broadcast_in_any_state() {
 }
 
 #[test]
-#[ignore = "half a minute more: cargo test -p flexcast-proto-tests model:: -- --ignored"]
+#[ignore = "half a minute more: cargo test -p flexcast-proto-models model:: -- --ignored"]
 fn any_of_three_ranks_cancels_an_allgather_in_any_state() {
     let allgather = Collective::new(3, RankSet::below(3), 2);
     let states = check(Collective { cancelling: true, forgetting: true, ..allgather });

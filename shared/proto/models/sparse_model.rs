@@ -1,7 +1,7 @@
 //! Every interleaving of sparse AllReduce among up to three workers, by a model checker: messages and answers that take
 //! any time, over reliable connections, whose memory is read and written as late as possible; and over datagrams that
 //! are lost, come twice and overtake one another. Sums are compared exactly. A worker dies in any state. Larger models
-//! are ignored: `cargo test -p flexcast-proto-tests sparse_model:: -- --ignored`.
+//! are ignored: `cargo test -p flexcast-proto-models sparse_model:: -- --ignored`.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -225,7 +225,7 @@ fn with_one_transmit_slot_a_slow_worker_sees_the_next_iteration() {
 }
 
 #[test]
-#[ignore = "larger: cargo test -p flexcast-proto-tests sparse_model:: -- --ignored"]
+#[ignore = "larger: cargo test -p flexcast-proto-models sparse_model:: -- --ignored"]
 fn all_patterns_of_three_workers_and_three_blocks() {
     for width in 1..=3 {
         check(&format!("three workers, three blocks, {width} at a time"), Reliable::new(all_patterns(3, 3), 3, width));
@@ -623,7 +623,7 @@ fn a_worker_dies_in_any_state() {
 }
 
 #[test]
-#[ignore = "larger: cargo test -p flexcast-proto-tests sparse_model:: -- --ignored"]
+#[ignore = "larger: cargo test -p flexcast-proto-models sparse_model:: -- --ignored"]
 fn more_datagrams() {
     for (case, width) in [([0b011, 0b011], 1), ([0b001, 0b010], 1), ([0b111, 0b101], 2)] {
         check(&format!("{case:?}, losing"), Datagrams::new(&case, 3, width, LOSING));
@@ -637,7 +637,7 @@ fn more_datagrams() {
 }
 
 #[test]
-#[ignore = "minutes: cargo test -p flexcast-proto-tests sparse_model:: -- --ignored"]
+#[ignore = "minutes: cargo test -p flexcast-proto-models sparse_model:: -- --ignored"]
 fn datagrams_of_three_workers_are_lost() {
     check("three workers, losing", Datagrams::new(&[0b1, 0b1, 0], 1, 1, LOSING));
 }

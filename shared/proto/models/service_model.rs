@@ -3,7 +3,7 @@
 //! starves, no buffer is given back while somebody reads from it or into it, and a failure names who has died.
 //!
 //! What a process does on one event is one step; `support/service.rs: handle` says why that leaves nothing out. Larger
-//! ones are ignored: `cargo test -p flexcast-proto-tests service_model:: -- --ignored`.
+//! ones are ignored: `cargo test -p flexcast-proto-models service_model:: -- --ignored`.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -289,7 +289,7 @@ fn a_rank_that_dies_leaves_no_block_on_the_list() {
 }
 
 #[test]
-#[ignore = "larger: cargo test -p flexcast-proto-tests service_model:: -- --ignored"]
+#[ignore = "larger: cargo test -p flexcast-proto-models service_model:: -- --ignored"]
 fn every_block_of_three_sources_is_read_once_and_with_a_death() {
     claim(Claiming { processes: 3, sources: 3, notices: true, dying: false });
     claim(Claiming { processes: 3, sources: 2, notices: true, dying: true });
@@ -366,7 +366,7 @@ fn a_rank_dies_in_any_state_of_an_alltoallv() {
 }
 
 #[test]
-#[ignore = "larger, about 20 s: cargo test -p flexcast-proto-tests service_model:: -- --ignored"]
+#[ignore = "larger, about 20 s: cargo test -p flexcast-proto-models service_model:: -- --ignored"]
 fn a_death_in_larger_groups() {
     check("a rank dies", Plan { dying: Some(Dying::Rank(2)), ..plan(&[0, 0, 1], 1, Alltoallv) });
     for operation in [BY_HOST, BY_CARD] {
