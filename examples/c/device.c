@@ -9,6 +9,19 @@
 
 #include "checksum.h"
 
+/* Opcodes of completions, for which the device headers have no names. */
+enum {
+	CQE_REQUESTER = 0,
+	CQE_RESPONDER_SEND = 2,
+	CQE_INVALID = 15,
+};
+
+/* How this process ends by itself: codes of the user are 128 to 255. */
+enum {
+	ERROR_NO_OUTBOX = 0x81,
+	ERROR_COMPLETION = 0x82,
+};
+
 static uint64_t message_address(const struct checksum_context *context, uint32_t index)
 {
 	return context->buffers + (index % QP_DEPTH) * MESSAGE_BYTES;
@@ -28,10 +41,11 @@ static uint64_t unpack(void *argbuf, void *func)
 __dpa_rpc__ uint64_t prepare(uint64_t argument)
 {
 	struct checksum_context *context = (struct checksum_context *)argument;
-	struct flexio_dev_wqe_rcv_data_seg *ring = (struct flexio_dev_wqe_rcv_data_seg *)context->rq_ring;
+	/* A receive entry is one data segment, as a send entry has them. */
+	union flexio_dev_sqe_seg *ring = (union flexio_dev_sqe_seg *)context->rq_ring;
 
 	for (uint32_t i = 0; i < QP_DEPTH; i++) {
-		flexio_dev_rwqe_mem_ptr_set(&ring[i], MESSAGE_BYTES, context->lkey, message_address(context, i));
+		flexio_dev_swqe_seg_mem_ptr_data_set(&ring[i], MESSAGE_BYTES, context->lkey, message_address(context, i));
 		__dpa_thread_memory_fence(__DPA_W, __DPA_W);
 		flexio_dev_dbr_rq_inc_pi((uint32_t *)context->qp_dbr);
 	}
@@ -55,7 +69,7 @@ static void answer(struct checksum_context *context, struct flexio_dev_cqe64 *cq
 	*sum = 0;
 	for (uint32_t i = 0; i < length; i++)
 		*sum += message[i];
-	flexio_dev_swqe_seg_ctrl_set(&entry[0], context->sent, context->qpn, FLEXIO_CTRL_SEG_CE_CQE_ALWAYS,
+	flexio_dev_swqe_seg_ctrl_set(&entry[0], context->sent, context->qpn, MLX5_CTRL_SEG_CE_CQE_ALWAYS,
 				     FLEXIO_CTRL_SEG_SEND_RC);
 	flexio_dev_swqe_seg_mem_ptr_data_set(&entry[1], sizeof(*sum), context->lkey, (uint64_t)sum);
 	context->sent++;
@@ -63,7 +77,7 @@ static void answer(struct checksum_context *context, struct flexio_dev_cqe64 *cq
 
 	/* Entry and answer before the record, the record before the doorbell. */
 	__dpa_thread_memory_fence(__DPA_W, __DPA_W);
-	flexio_dev_dbr_sq_set_pi((uint32_t *)context->qp_dbr + 1, context->sent);
+	((volatile uint32_t *)context->qp_dbr)[1] = cpu_to_be32(context->sent & 0xFFFF);
 	__dpa_thread_outbox_fence(__DPA_W, __DPA_W);
 	flexio_dev_qp_sq_ring_db(context->sent, context->qpn);
 	flexio_dev_dbr_rq_inc_pi((uint32_t *)context->qp_dbr);
@@ -78,7 +92,7 @@ __dpa_global__ void checksum(uint64_t argument)
 	flexio_dev_get_thread_ctx(&dtctx);
 	if (!context->configured) {
 		if (flexio_dev_outbox_config(dtctx, context->outbox_id) != FLEXIO_DEV_STATUS_SUCCESS)
-			flexio_dev_error(FLEXIO_DEV_ERROR_USER + 1);
+			flexio_dev_error(ERROR_NO_OUTBOX);
 		context->configured = 1;
 	}
 	for (;;) {
@@ -86,19 +100,19 @@ __dpa_global__ void checksum(uint64_t argument)
 
 		/* In the first pass of the ring entries of the hardware have owner bit 1, then 0, and so on. */
 		if (flexio_dev_cqe_get_owner(cqe) != (context->consumed >> LOG_CQ_DEPTH & 1) ||
-		    flexio_dev_cqe_get_opcode(cqe) == FLEXIO_DEV_CQE_INVALID)
+		    flexio_dev_cqe_get_opcode(cqe) == CQE_INVALID)
 			break;
 		__dpa_thread_memory_fence(__DPA_R, __DPA_R);
 		switch (flexio_dev_cqe_get_opcode(cqe)) {
-		case FLEXIO_DEV_CQE_RESPONDER_SEND:
+		case CQE_RESPONDER_SEND:
 			answer(context, cqe);
 			break;
-		case FLEXIO_DEV_CQE_REQUESTER:
+		case CQE_REQUESTER:
 			break;
 		default:
 			flexio_dev_print("checksum: completion %u has opcode %u, syndrome %#x\n", context->consumed,
 					 flexio_dev_cqe_get_opcode(cqe), flexio_dev_cqe_get_err_synd(cqe));
-			flexio_dev_error(FLEXIO_DEV_ERROR_USER + 2);
+			flexio_dev_error(ERROR_COMPLETION);
 		}
 		context->consumed++;
 		flexio_dev_dbr_cq_set_ci((uint32_t *)context->cq_dbr, context->consumed);

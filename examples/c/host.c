@@ -298,7 +298,7 @@ int main(int argc, char **argv)
 		printf("\"%s\": %" PRIu64 "\n", texts[i], sum);
 		wrong += sum != expected(texts[i]);
 	}
-	CHECK(flexio_err_status_get(process) == FLEXIO_ERR_DEV_NO_ERROR);
+	CHECK(flexio_err_status_get(process) == FLEXIO_DEV_NO_ERROR);
 
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_dereg_mr(mr));
 	OK(flexio_qp_destroy(device_qp));

@@ -34,12 +34,16 @@ pub enum ImageError {
     Memory(MemoryError),
     /// Nobody has an image of this name.
     #[error(
-        "no image `{name}`: it is not in {BUILT}, and this program holds {held}; build the images with `cargo xtask \
-         build` in the repository, or name a file with its folder or its ending, as in ./{name} or {name}.elf"
+        "no image `{name}`: it is not in {}, and this program holds {held}; run it in the repository after `cargo \
+         xtask build`, or install it with the images in it (`cargo install --path cli`), or name a file with its \
+         folder or its ending, as in ./{name} or {name}.elf",
+        searched.display()
     )]
     Unknown {
         /// What was asked for.
         name: String,
+        /// The folder of built images.
+        searched: PathBuf,
         /// Names of the images that the program holds, or `none`.
         held: String,
     },
@@ -80,7 +84,8 @@ impl Images {
         }
         let names: Vec<&str> = held.iter().map(|(name, _)| *name).collect();
         let held = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        Err(ImageError::Unknown { name: name.to_owned(), held })
+        let searched = std::path::absolute(BUILT).unwrap_or_else(|_| PathBuf::from(BUILT));
+        Err(ImageError::Unknown { name: name.to_owned(), searched, held })
     }
 
     /// The image that an option names: by its name, or as a file. What has a folder or an ending is a file.

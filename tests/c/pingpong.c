@@ -112,7 +112,7 @@ static void calls(struct flexio_process *process, uint64_t abi_hash)
 		OK(flexio_process_call(process, echo, &answer, arguments[i]));
 		CHECK(answer == arguments[i]);
 	}
-	CHECK(flexio_err_status_get(process) == FLEXIO_ERR_DEV_NO_ERROR);
+	CHECK(flexio_err_status_get(process) == FLEXIO_DEV_NO_ERROR);
 	printf("calls answered as expected\n");
 }
 
@@ -416,7 +416,7 @@ int main(int argc, char **argv)
 	memcpy(&seen, memory, sizeof(seen));
 	CHECK(seen.abi_hash == context.abi_hash && seen.prepared == 1);
 	printf("the device counts %" PRIu64 " messages, %" PRIu64 " errors\n", seen.consumed, seen.errors);
-	CHECK(flexio_err_status_get(process) == FLEXIO_ERR_DEV_NO_ERROR);
+	CHECK(flexio_err_status_get(process) == FLEXIO_DEV_NO_ERROR);
 
 	CHECK(!ibv_destroy_qp(peer));
 	CHECK(!ibv_destroy_cq(cq));

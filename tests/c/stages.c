@@ -493,6 +493,48 @@ static void *sleep_until_done(void *given)
     return NULL;
 }
 
+enum { CHAIN = 20000 };
+
+struct chain {
+    flexcast_comm *comm;
+    int depth, deepest, calls, refused;
+};
+
+/* Posts the next operation, which is over at once: its callback must not run inside of this one. */
+static void post_next(void *user, flexcast_request *request, flexcast_status status)
+{
+    struct chain *chain = user;
+    chain->deepest = ++chain->depth > chain->deepest ? chain->depth : chain->deepest;
+    IS(status == FLEXCAST_OK);
+    OK(flexcast_request_free(request));
+    if (++chain->calls < CHAIN) {
+        flexcast_collective next = flexcast_collective_of(FLEXCAST_OPERATION_BARRIER);
+        next.callback = post_next;
+        next.user = chain;
+        OK(flexcast_post(chain->comm, &next, &request));
+        chain->refused += flexcast_wait(request) == FLEXCAST_ERROR_BUSY;
+    }
+    chain->depth--;
+}
+
+static void chain_of_callbacks(flexcast_endpoint *endpoint)
+{
+    struct board board = {.size = 1};
+    struct seat seat;
+    flexcast_bootstrap *bootstrap = bootstrap_of(&seat, &board, 0, 0);
+    struct chain chain = {NULL, 0, 0, 0, 0};
+    flexcast_request *first = NULL;
+    flexcast_collective barrier = flexcast_collective_of(FLEXCAST_OPERATION_BARRIER);
+
+    OK(flexcast_comm_create(endpoint, bootstrap, NULL, &chain.comm));
+    barrier.callback = post_next;
+    barrier.user = &chain;
+    OK(flexcast_post(chain.comm, &barrier, &first));
+    IS(chain.calls == CHAIN && chain.deepest == 1 && chain.refused == CHAIN - 1);
+    OK(flexcast_comm_free(chain.comm));
+    OK(flexcast_bootstrap_free(bootstrap));
+}
+
 static void log_line(void *user, int level, const char *target, const char *text)
 {
     atomic_int *lines = user;
@@ -571,6 +613,7 @@ int main(void)
     OK(flexcast_request_free(late));
     OK(flexcast_endpoint_open(&options, &endpoint));
     failures(endpoint);
+    chain_of_callbacks(endpoint);
 
     pthread_t threads[RANKS];
     struct sleeper sleepers[RANKS];

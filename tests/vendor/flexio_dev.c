@@ -113,9 +113,9 @@ __attribute__((noreturn)) void flexio_dev_error(uint8_t code)
     leave(ERROR, code);
 }
 
-uint32_t flexio_dev_event_handler_activate(uint32_t id)
+void flexio_dev_event_handler_activate(uint32_t id)
 {
-    return call(ACTIVATE, id, 0, 0, 0) != 0;
+    call(ACTIVATE, id, 0, 0, 0);
 }
 
 /* With a custom instruction on the way of every event handler of ours. */

@@ -109,7 +109,7 @@ fn print(allgathers: &[Simulation], bytes: usize) -> Result<(), StdoutError> {
     let of = |report: &Simulation| report.traffic.switch_bytes_total + report.traffic.switch_control_bytes;
     out!(
         "the ring loads the switch {:.2} times as much as multicast, all sent again and control included (2 - 2/P = \
-         {:.2} of data without loss);\nall {} chunks that multicast lost were recovered from neighbours",
+         {:.2} of data without loss);\nranks read {} chunks that multicast had lost from their neighbours",
         of(ring) as f64 / of(multicast) as f64,
         2.0 - 2.0 / f64::from(RANKS),
         multicast.recovered_chunks

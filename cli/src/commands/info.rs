@@ -35,15 +35,10 @@ pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
     let sysctl = format!("sysctl -w net.core.rmem_max={}", buffer.wanted_bytes);
     let is_small = buffer.got_bytes < buffer.wanted_bytes;
     let port = options.port.unwrap_or(DEFAULT_PORT);
+    let shares = options.shared_memory != Some(false);
     let of_file = options.tuning.as_ref().map_or(0, |tuning| tuning.choices().len());
     if args.json {
-        let choices: Vec<_> = tuning
-            .choices()
-            .iter()
-            .map(|Choice { operation, ranks, bytes, algorithm }| {
-                json!({ "operation": operation.name(), "ranks": ranks, "bytes": bytes, "algorithm": algorithm.name() })
-            })
-            .collect();
+        let choices = |tuning: &Tuning| tuning.choices().iter().map(object).collect::<Vec<_>>();
         let info = json!({
             "version": env!("CARGO_PKG_VERSION"),
             "interface": interface.name(),
@@ -53,12 +48,13 @@ pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
             "subgroups": interface.subgroups(),
             "datagram_bytes": interface.datagram_bytes(),
             "authenticated": !options.unauthenticated,
-            "shared_memory": options.shared_memory != Some(false),
+            "shared_memory": shares,
             "receive_buffer": { "wanted_bytes": buffer.wanted_bytes, "got_bytes": buffer.got_bytes },
             "advice": is_small.then_some(&sysctl),
             "rdma_devices": rdma.as_deref().unwrap_or_default(),
             "choices_of_file": of_file,
-            "choices": choices,
+            "choices": choices(&tuning),
+            "choices_of_one_computer": shares.then(|| choices(&interface.tuning_of_computer())),
             "sparse_from_bytes": tuning.sparse_from_bytes(),
             "sparse": tuning.sparse_costs(),
         });
@@ -79,7 +75,6 @@ pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
         interface.subgroups(),
         if interface.subgroups() == 1 { "" } else { "s, with a port and a thread each beyond the first" }
     )?;
-    let shares = options.shared_memory != Some(false);
     out!("ranks of one computer share memory: {}", if shares { "yes" } else { "no (FLEXCAST_SHM=0)" })?;
     out!("receive buffer: {} bytes of {} wanted", buffer.got_bytes, buffer.wanted_bytes)?;
     if is_small {
@@ -89,6 +84,24 @@ pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
         0 => out!("algorithms, chosen without a file (FLEXCAST_TUNING; `flexcast tune` writes one):")?,
         count => out!("algorithms; the first {count} lines are those of FLEXCAST_TUNING:")?,
     }
+    if shares {
+        out!("among ranks of several computers:\n{}", table(&tuning))?;
+        out!("among ranks of one computer, which share memory:\n{}", table(&interface.tuning_of_computer()))?;
+    } else {
+        out!("{}", table(&tuning))?;
+    }
+    print_sparse(&tuning)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A row of a table, for `--json`.
+fn object(choice: &Choice) -> serde_json::Value {
+    let Choice { operation, ranks, bytes, algorithm } = choice;
+    json!({ "operation": operation.name(), "ranks": ranks, "bytes": bytes, "algorithm": algorithm.name() })
+}
+
+/// Which algorithm is taken up to which number of ranks and bytes.
+fn table(tuning: &Tuning) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
     table.set_header(["operation", "up to ranks", "up to bytes", "algorithm"]);
@@ -102,9 +115,7 @@ pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
         let (ranks, bytes) = (number((*ranks).into(), u32::MAX.into()), number(*bytes, i64::MAX as u64));
         table.add_row([operation.name().to_owned(), ranks, bytes, algorithm.name().to_owned()]);
     }
-    out!("{table}")?;
-    print_sparse(&tuning)?;
-    Ok(ExitCode::SUCCESS)
+    table
 }
 
 /// From which length and density on a sparse AllReduce sends the whole array.

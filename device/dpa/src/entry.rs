@@ -163,7 +163,7 @@ pub unsafe fn unpack(buffer: u64, function: extern "C" fn(u64) -> u64) -> u64 {
     function(unsafe { buffer.read() })
 }
 
-/// Wakes the event handler with this activation id, as if an event had come; false if the runtime refuses.
-pub fn activate(activation_id: u32) -> bool {
-    sys::activate(activation_id) == 0
+/// Wakes the event handler of this process with this activation id, as if an event had come. There is no answer.
+pub fn activate(activation_id: u32) {
+    sys::activate(activation_id);
 }

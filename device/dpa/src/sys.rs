@@ -21,7 +21,7 @@ mod device {
         safe fn flexio_dev_thread_finish() -> !;
         safe fn flexio_dev_thread_retrigger() -> !;
         safe fn flexio_dev_error(code: u8) -> !;
-        safe fn flexio_dev_event_handler_activate(activation_id: u32) -> u32;
+        safe fn flexio_dev_event_handler_activate(activation_id: u32);
         safe fn flexio_dev_multi_window_config(entity: u32, id: u16, mkey: u32) -> u32;
         fn flexio_dev_get_thread_ctx(out: *mut *mut ThreadContext) -> i32;
         fn flexio_dev_outbox_config(context: *mut ThreadContext, id: u16) -> u32;
@@ -50,8 +50,8 @@ mod device {
         flexio_dev_error(code)
     }
 
-    pub(crate) fn activate(activation_id: u32) -> u32 {
-        flexio_dev_event_handler_activate(activation_id)
+    pub(crate) fn activate(activation_id: u32) {
+        flexio_dev_event_handler_activate(activation_id);
     }
 
     pub(crate) fn thread_context() -> *mut ThreadContext {

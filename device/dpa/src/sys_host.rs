@@ -35,9 +35,7 @@ pub(crate) fn error(code: u8) -> ! {
     panic!("the firmware ended its process with error {code:#x}")
 }
 
-pub(crate) fn activate(_activation_id: u32) -> u32 {
-    0
-}
+pub(crate) fn activate(_activation_id: u32) {}
 
 pub(crate) fn thread_context() -> *mut ThreadContext {
     let page = OUTBOX.with(|page| page.0.get()) as u64;

@@ -17,6 +17,7 @@ pub(crate) const THREAD_ID: u64 = 12;
 pub(crate) const THREAD_LOCAL_STORAGE: u64 = 13;
 pub(crate) const OUTBOX_CONFIG_UAR_EXTENSION: u64 = 14;
 pub(crate) const NIC_COUNTER: u64 = 15;
+pub(crate) const YIELD_AND_RETRIGGER: u64 = 16;
 
 /// Calls the runtime.
 #[inline(always)]

@@ -106,10 +106,10 @@ pub extern "C" fn flexio_dev_thread_finish() -> ! {
     rtos::leave(rtos::FINISH, 0)
 }
 
-/// Deprecated name of [`flexio_dev_thread_finish`].
+/// Deprecated name of [`flexio_dev_process_finish`].
 #[unsafe(no_mangle)]
 pub extern "C" fn flexio_dev_finish() -> ! {
-    rtos::leave(rtos::FINISH, 0)
+    rtos::leave(rtos::PROCESS_FINISH, 0)
 }
 
 /// Ends the activation and asks for another at once.
@@ -124,7 +124,7 @@ pub extern "C" fn flexio_dev_process_finish() -> ! {
     rtos::leave(rtos::PROCESS_FINISH, 0)
 }
 
-/// Lets other threads of the execution unit run.
+/// Suspends a continuable handler until its next trigger; in any other without effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn flexio_dev_yield(_context: *mut ThreadContext) {
     rtos::call(rtos::YIELD, [0; 4]);
@@ -218,13 +218,13 @@ pub extern "C" fn flexio_dev_get_thread_local_storage(_context: *mut ThreadConte
     rtos::call(rtos::THREAD_LOCAL_STORAGE, [0; 4])
 }
 
-/// Wakes the event handler with this activation id.
+/// Wakes the event handler with this activation id. There is no answer; one of no handler sets `errno`.
 #[unsafe(no_mangle)]
-pub extern "C" fn flexio_dev_event_handler_activate(activation_id: u32) -> u32 {
-    status(rtos::call(rtos::EVENT_HANDLER_ACTIVATE, [u64::from(activation_id), 0, 0, 0]))
+pub extern "C" fn flexio_dev_event_handler_activate(activation_id: u32) {
+    status(rtos::call(rtos::EVENT_HANDLER_ACTIVATE, [u64::from(activation_id), 0, 0, 0]));
 }
 
-/// Ends the process with user error `code` (128 to 255).
+/// Ends the process with user error `code` (128 to 255); with any other it ends with 0x42.
 #[unsafe(no_mangle)]
 pub extern "C" fn flexio_dev_error(code: u8) -> ! {
     rtos::leave(rtos::ERROR, u64::from(code))

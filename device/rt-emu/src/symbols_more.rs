@@ -15,11 +15,10 @@ fn unsupported() -> u32 {
     FAILED
 }
 
-/// Lets others run, ends the activation and asks for another at once.
+/// Suspends a continuable handler, which triggers itself; in any other without effect.
 #[unsafe(no_mangle)]
-pub extern "C" fn flexio_dev_yield_and_retrigger() -> ! {
-    rtos::call(rtos::YIELD, [0; 4]);
-    rtos::leave(rtos::RETRIGGER, 0)
+pub extern "C" fn flexio_dev_yield_and_retrigger() {
+    rtos::call(rtos::YIELD_AND_RETRIGGER, [0; 4]);
 }
 
 /// The name of this thread, ending in a NUL: `EH_<process>_<thread>`.
@@ -57,34 +56,42 @@ static COUNTER_VALUES: AtomicPtr<u32> = AtomicPtr::new(null_mut());
 static COUNTER_IDS: AtomicPtr<u32> = AtomicPtr::new(null_mut());
 static COUNTERS: AtomicU32 = AtomicU32::new(0);
 
-/// Says which counters [`flexio_dev_nic_counters_sample`] stores, and where; for all threads of the process.
+/// A counter that no card has: the runtime ends the process because none is configured.
+const NO_COUNTER: u64 = u64::MAX;
+
+/// Says which counters [`flexio_dev_nic_counters_sample`] stores, and where; for all threads of the process. Ends the
+/// process for a counter that the card has not, and for an address that is not the process's.
 ///
 /// # Safety
 /// `values` and `ids` stay valid for `count` words until the next call of this function; `values` may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexio_dev_nic_counters_config(values: *mut u32, ids: *mut u32, count: u32) {
-    let missing = values.is_null() || ids.is_null();
-    if missing {
-        unsupported();
-    }
     COUNTERS.store(0, Ordering::Release);
+    for at in 0..count as usize {
+        // SAFETY: the caller vouches for `count` words behind both; an address that is none is a fault of this process.
+        let id = unsafe {
+            values.add(at).write_volatile(0);
+            ids.add(at).read_volatile()
+        };
+        rtos::call(rtos::NIC_COUNTER, [u64::from(id), 0, 0, 0]);
+    }
     COUNTER_VALUES.store(values, Ordering::Relaxed);
     COUNTER_IDS.store(ids, Ordering::Relaxed);
-    COUNTERS.store(if missing { 0 } else { count }, Ordering::Release);
+    COUNTERS.store(count, Ordering::Release);
 }
 
-/// Stores the low 32 bits of each configured counter. One that the card does not have gets all ones, and sets `errno`.
+/// Stores the low 32 bits of each configured counter. Ends the process if none is configured.
 #[unsafe(no_mangle)]
 pub extern "C" fn flexio_dev_nic_counters_sample() {
     let count = COUNTERS.load(Ordering::Acquire) as usize;
     let (values, ids) = (COUNTER_VALUES.load(Ordering::Relaxed), COUNTER_IDS.load(Ordering::Relaxed));
+    if count == 0 {
+        rtos::call(rtos::NIC_COUNTER, [NO_COUNTER, 0, 0, 0]);
+    }
     for at in 0..count {
         // SAFETY: the configuring call vouches for `count` words behind both.
         let id = unsafe { ids.add(at).read() };
         let value = rtos::call(rtos::NIC_COUNTER, [u64::from(id), 0, 0, 0]);
-        if value == u64::MAX {
-            unsupported();
-        }
         // SAFETY: as above.
         unsafe { values.add(at).write(value as u32) };
     }

@@ -92,7 +92,7 @@ static APPS: Mutex<Vec<Weak<App>>> = Mutex::new(Vec::new());
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn flexio_app_create(
-    fattr: *const flexio_app_attr,
+    fattr: *mut flexio_app_attr,
     app: *mut *mut flexio_app,
 ) -> flexio_status {
     status("flexio_app_create", || {

@@ -47,6 +47,9 @@ pub(crate) unsafe extern "C" fn flexio_device_mkey_create(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn flexio_device_mkey_destroy(mkey: *mut flexio_mkey) -> flexio_status {
     status("flexio_device_mkey_destroy", || {
+        if mkey.is_null() {
+            return Ok(());
+        }
         let object = handle::get::<Mkey>(mkey)?;
         world(|world| Ok::<_, Failure>(world.card(object.process.card)?.nic.destroy_mkey(object.key)?))?;
         handle::retire::<Mkey>(mkey)?;

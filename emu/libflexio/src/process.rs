@@ -93,9 +93,9 @@ impl Process {
     fn state(&self) -> Result<flexio_err_status> {
         world(|world| {
             world.card(self.card)?.process(self.id).map(|process| match process.status {
-                ProcessStatus::Healthy | ProcessStatus::Finished => FLEXIO_ERR_DEV_NO_ERROR,
-                ProcessStatus::Crashed(_) => FLEXIO_ERR_DEV_FATAL_ERROR,
-                ProcessStatus::UserError(..) => FLEXIO_ERR_DEV_USER_ERROR,
+                ProcessStatus::Healthy | ProcessStatus::Finished => FLEXIO_DEV_NO_ERROR,
+                ProcessStatus::Crashed(_) => FLEXIO_DEV_FATAL_ERROR,
+                ProcessStatus::UserError(..) => FLEXIO_DEV_USER_ERROR,
             })
         })
     }
@@ -227,6 +227,9 @@ pub(crate) unsafe extern "C" fn flexio_process_create(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn flexio_process_destroy(process: *mut flexio_process) -> flexio_status {
     status("flexio_process_destroy", || {
+        if process.is_null() {
+            return Ok(());
+        }
         let object = handle::get::<Process>(process)?;
         // This call and the set of live handles hold it as well.
         let children = Arc::strong_count(&object) - 2;
@@ -316,7 +319,10 @@ pub(crate) unsafe extern "C" fn flexio_err_handler_fd(process: *mut flexio_proce
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn flexio_err_status_get(process: *mut flexio_process) -> flexio_err_status {
-    value("flexio_err_status_get", FLEXIO_ERR_DEV_FATAL_ERROR, || {
+    value("flexio_err_status_get", FLEXIO_DEV_FATAL_ERROR, || {
+        if process.is_null() {
+            return Ok(FLEXIO_DEV_NO_ERROR);
+        }
         let process = handle::get::<Process>(process)?;
         process.after_progress()?;
         process.state()
@@ -350,9 +356,11 @@ pub(crate) unsafe extern "C" fn flexio_buf_dev_alloc(
     dest_daddr_p: *mut flexio_uintptr_t,
 ) -> flexio_status {
     status("flexio_buf_dev_alloc", || {
-        let process = handle::get::<Process>(process)?;
         // SAFETY: null, or writable as the interface asks.
         let daddr = unsafe { out(dest_daddr_p, "dest_daddr_p") }?;
+        // A program that ignores the status finds no address.
+        daddr.write(0);
+        let process = handle::get::<Process>(process)?;
         daddr.write(world(|world| world.heap_alloc(process.card, process.id, buff_bsize as u64))?);
         Ok(())
     })

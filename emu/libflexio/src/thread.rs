@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use emu_libibverbs::handle::{self, Object};
+use emu_machine::MachineError;
 use flexio_sys::*;
 
 use crate::process::{Process, attribute, number_of, world};
@@ -54,7 +55,13 @@ pub(crate) unsafe extern "C" fn flexio_event_handler_create(
         };
         let (card, id) = (process.card, process.id);
         let tls = attr.thread_local_storage_daddr;
-        let thread = world(|world| world.create_thread(card, id, function.addr, attr.arg, tls, unit))?;
+        let thread = world(|world| {
+            let thread = world.create_thread(card, id, function.addr, attr.arg, tls, unit)?;
+            if attr.continuable != 0 {
+                world.make_continuable(card, thread)?;
+            }
+            Ok::<_, MachineError>(thread)
+        })?;
         let thread = Arc::new(Thread { card, process: id, id: thread });
         handle::publish(&thread);
         handler.write(handle::publish(&Arc::new(EventHandler { process, thread })));

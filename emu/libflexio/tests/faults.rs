@@ -50,10 +50,10 @@ fn a_faulting_call_kills_the_process_and_leaves_a_crash_record() {
             let fd = (api.flexio_err_handler_fd)(process);
             assert!(fd >= 0 && !readable(fd));
             assert_eq!((api.flexio_err_handler_fd)(process), fd, "one descriptor per process");
-            assert_eq!((api.flexio_err_status_get)(process), FLEXIO_ERR_DEV_NO_ERROR);
+            assert_eq!((api.flexio_err_status_get)(process), FLEXIO_DEV_NO_ERROR);
             assert_eq!((api.flexio_crash_data)(process, c"early".as_ptr()), FAILED, "nothing has crashed");
             assert_eq!(host.call(process, 1), (FATAL, 0), "{name}: no answer is written");
-            assert_eq!((api.flexio_err_status_get)(process), FLEXIO_ERR_DEV_FATAL_ERROR);
+            assert_eq!((api.flexio_err_status_get)(process), FLEXIO_DEV_FATAL_ERROR);
             assert!(readable(fd), "{name}: the death is signalled");
             let (record, path) = crash_data(&host, process, name);
             for part in [cause, "ping+", "a3 000000000000004d", "execution unit"] {
@@ -71,7 +71,7 @@ fn a_faulting_call_kills_the_process_and_leaves_a_crash_record() {
             assert_eq!(host.heap(process).allocated, 0, "{name}: the argument buffer is given back");
             assert_eq!((api.flexio_process_destroy)(process), OK);
             let next = host.process();
-            assert_eq!((api.flexio_err_status_get)(next), FLEXIO_ERR_DEV_NO_ERROR, "{name}: the next one is healthy");
+            assert_eq!((api.flexio_err_status_get)(next), FLEXIO_DEV_NO_ERROR, "{name}: the next one is healthy");
         }
     }
 }
@@ -81,7 +81,7 @@ fn firmware_that_gives_up_is_a_user_error() {
     let host = Host::small(&image(&[RET], &[addi(A0, 0, 0x85), addi(A7, 0, ERROR), ECALL], &[]));
     let process = host.process();
     assert_eq!(host.call(process, 1), (FATAL, 0));
-    assert_eq!(unsafe { (host.api.flexio_err_status_get)(process) }, FLEXIO_ERR_DEV_USER_ERROR);
+    assert_eq!(unsafe { (host.api.flexio_err_status_get)(process) }, FLEXIO_DEV_USER_ERROR);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn an_endless_call_comes_back_by_the_watchdog() {
     let process = host.process();
     assert_eq!(host.call(process, 1), (FATAL, 0));
     assert!((50 * PS_PER_US..60 * PS_PER_US).contains(&emu_libibverbs::now_ps()), "{}", emu_libibverbs::now_ps());
-    assert_eq!(unsafe { (host.api.flexio_err_status_get)(process) }, FLEXIO_ERR_DEV_FATAL_ERROR);
+    assert_eq!(unsafe { (host.api.flexio_err_status_get)(process) }, FLEXIO_DEV_FATAL_ERROR);
     let (record, _) = crash_data(&host, process, "endless-call");
     assert!(record.contains("watchdog"), "{record}");
 }
@@ -113,7 +113,7 @@ fn an_endless_event_handler_ends_by_the_watchdog() {
         let fd = (api.flexio_err_handler_fd)(process);
         assert!(!readable(fd), "it only spins yet");
         host.settle();
-        assert_eq!((api.flexio_err_status_get)(process), FLEXIO_ERR_DEV_FATAL_ERROR);
+        assert_eq!((api.flexio_err_status_get)(process), FLEXIO_DEV_FATAL_ERROR);
         assert!(readable(fd));
         let (record, _) = crash_data(&host, process, "endless-handler");
         assert!(record.contains("watchdog") && record.contains("handler+0x0"), "{record}");
@@ -286,7 +286,7 @@ fn a_death_is_signalled_without_a_call_of_flexio() {
         assert!(!readable(fd), "it runs");
         host.settle();
         assert!(readable(fd), "it has died, and nobody has asked");
-        assert_eq!((api.flexio_err_status_get)(process), FLEXIO_ERR_DEV_FATAL_ERROR);
+        assert_eq!((api.flexio_err_status_get)(process), FLEXIO_DEV_FATAL_ERROR);
         assert_eq!((api.flexio_event_handler_destroy)(handler), OK);
         assert_eq!((api.flexio_process_destroy)(process), OK);
     }

@@ -226,7 +226,7 @@ fn handles_are_distinguished_by_kind_and_life() {
         assert_eq!((api.flexio_outbox_get_id)(outbox), u32::MAX);
         assert_eq!((api.flexio_process_destroy)(process), OK);
         assert_eq!(host.call(process, 1).0, FAILED);
-        assert_eq!((api.flexio_err_status_get)(process), FLEXIO_ERR_DEV_FATAL_ERROR);
+        assert_eq!((api.flexio_err_status_get)(process), FLEXIO_DEV_FATAL_ERROR);
 
         // A thread of another process.
         let (one, two) = (host.process(), host.process());

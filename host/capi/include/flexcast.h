@@ -1370,7 +1370,8 @@ typedef struct {
  * the library, or one of the program's in flexcast_post(), flexcast_test(), flexcast_wait() or flexcast_progress().
  * `user` is the operation's, `request` its handle, `status` how it ended; flexcast_last_error() has the text. A test
  * of another thread may report the end before it is called. It may use the library, post and free `request` among
- * others, but not wait; neither longjmp nor an exception may leave it.
+ * others, but not wait, which is refused; neither longjmp nor an exception may leave it. An operation that ends while
+ * a callback runs on the thread is called back when that has returned.
  */
 typedef void (*flexcast_callback)(void *user, flexcast_request *request, flexcast_status status);
 

@@ -306,9 +306,22 @@ pub unsafe extern "C" fn flexcast_register(
 ) -> flexcast_status {
     call(|| {
         let open = handle::get::<EndpointSlot>(endpoint)?.open()?;
+        named(buffer, bytes)?;
         // SAFETY: no buffer leaves; the caller's contract is that of the function below.
         Ok(unsafe { open.memory().register(buffer.cast(), bytes) }?)
     })
+}
+
+/// Refuses what cannot be memory.
+fn named(buffer: *const c_void, bytes: usize) -> Result<(), Fault> {
+    if buffer.is_null() && bytes > 0 {
+        return Err(Fault::new(FLEXCAST_ERROR_NULL, format!("buffer is NULL: give the {bytes} bytes that it names")));
+    }
+    if buffer.addr().checked_add(bytes).is_none() {
+        let text = format!("{bytes} bytes at {:#x} end beyond the address space", buffer.addr());
+        return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
+    }
+    Ok(())
 }
 
 /// Forgets registrations. Unless the memory is watched (`memory_watch` in flexcast_endpoint_options), to be called
@@ -323,6 +336,7 @@ pub unsafe extern "C" fn flexcast_buffer_invalidate(
 ) -> flexcast_status {
     call(|| {
         let open = handle::get::<EndpointSlot>(endpoint)?.open()?;
+        named(buffer, bytes)?;
         let Ok(range) = Range::new(buffer.addr() as u64, bytes as u64) else { return Ok(()) };
         if open.claims.overlap(range) {
             let text = format!("{bytes} bytes at {:#x} are in use by an operation: wait for it first", buffer.addr());

@@ -1,5 +1,7 @@
 //! Operations under way, and what became of them.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -164,6 +166,19 @@ enum State {
         fault: Option<Fault>,
         report: Box<flexcast_report>,
     },
+}
+
+/// An operation that is to be called back, and how it has failed.
+type Due = (Arc<Operation>, Option<Fault>);
+
+thread_local! {
+    /// Callbacks that are due while one runs on this thread; `None`: none runs.
+    static DUE: RefCell<Option<VecDeque<Due>>> = const { RefCell::new(None) };
+}
+
+/// Whether the program is in a callback on this thread.
+pub(crate) fn in_callback() -> bool {
+    DUE.with_borrow(Option::is_some)
 }
 
 /// A function of the program, for the end of an operation.
@@ -355,7 +370,7 @@ impl Operation {
     }
 
     /// It is over: the memory is the program's again, and who is to be notified is notified.
-    fn end(&self, communicator: Communicator, outcome: Outcome) -> Result<Option<Fault>, Fault> {
+    fn end(self: &Arc<Self>, communicator: Communicator, outcome: Outcome) -> Result<Option<Fault>, Fault> {
         let (fault, report) = match outcome {
             // The last use of the buffers.
             Ok(done) => (None, flexcast_report::new(FLEXCAST_OK, &done.report, false)),
@@ -374,6 +389,37 @@ impl Operation {
             drop(communicator);
             self.group.end(&claims, held);
         }
+        self.notify(fault.clone());
+        Ok(fault)
+    }
+
+    /// Calls back, and counts it. One that ends while a callback runs on this thread has its turn when that has
+    /// returned: a callback may post an operation that is over at once, whose callback posts another, and so on.
+    fn notify(self: &Arc<Self>, fault: Option<Fault>) {
+        let this = (Arc::clone(self), fault);
+        let mut next = DUE.with_borrow_mut(|due| match due {
+            Some(due) => {
+                due.push_back(this);
+                None
+            }
+            None => {
+                *due = Some(VecDeque::new());
+                Some(this)
+            }
+        });
+        while let Some((operation, fault)) = next {
+            operation.call_back(fault);
+            next = DUE.with_borrow_mut(|due| match due.as_mut().and_then(VecDeque::pop_front) {
+                Some(next) => Some(next),
+                None => {
+                    *due = None;
+                    None
+                }
+            });
+        }
+    }
+
+    fn call_back(&self, fault: Option<Fault>) {
         if let Some(Callback { function, user }) = &self.callback {
             let status = fault.as_ref().map_or(FLEXCAST_OK, |fault| fault.status);
             fault.iter().for_each(|fault| remember(&fault.text));
@@ -381,7 +427,6 @@ impl Operation {
             unsafe { function(user.0, self.handle.load(Ordering::Relaxed), status) };
         }
         self.group.count();
-        Ok(fault)
     }
 }
 

@@ -8,11 +8,22 @@ use crate::communicator::{Group, flexcast_comm};
 use crate::fault::{Fault, call};
 use crate::handle;
 use crate::memory::out;
-use crate::request::{Operation, flexcast_request};
-use crate::status::flexcast_status;
+use crate::request::{Operation, flexcast_request, in_callback};
+use crate::status::flexcast_status::{self, *};
+
+/// Refuses what waits, in a callback: what is waited for may be the callback of this very thread.
+fn refuse_in_callback(what: &str) -> Result<(), Fault> {
+    if !in_callback() {
+        return Ok(());
+    }
+    let text =
+        format!("the call {what}, in a callback of an operation: return from that first, or use flexcast_test()");
+    Err(Fault::new(FLEXCAST_ERROR_BUSY, text))
+}
 
 /// Waits until an operation is over, at most so long; `Some` when it is: how.
 fn wait(operation: &Arc<Operation>, most: Option<Duration>) -> Result<Option<Option<Fault>>, Fault> {
+    refuse_in_callback("waits")?;
     let since = Instant::now();
     let mut over = operation.test()?;
     // Its progress thread leaves it to the caller.
@@ -81,6 +92,7 @@ pub unsafe extern "C" fn flexcast_progress_for(
     moved: *mut c_int,
 ) -> flexcast_status {
     call(|| {
+        refuse_in_callback("may wait")?;
         let any = handle::get::<Group>(comm)?.with(|communicator| {
             let attendance = communicator.attend();
             if communicator.progress()? {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 
 use flexcast_proto::sparse::FixedPointError;
-use flexcast_proto::{Failure, RankError, SpaceError};
+use flexcast_proto::{Cause, Failure, RankError, SpaceError};
 
 use crate::bootstrap::ExchangeError;
 
@@ -19,6 +19,7 @@ pub(crate) fn shown(what: &str, value: u64) -> String {
         "transport" => &["ud", "uc-unicast", "uc"],
         "algorithm" => &["automatic", "multicast", "ring", "linear", "recursive-doubling", "bruck"],
         "sparse_aggregation" => &["host", "dpa"],
+        "placement" => &["compact", "spread"],
         _ => &[],
     };
     let word = usize::try_from(value).ok().and_then(|at| words.get(at));
@@ -32,10 +33,10 @@ const UNSET: [&str; 3] = ["chain_mapping", "eager_bytes", "pacing_gbit_per_s"];
 fn set_by(what: &str) -> String {
     match what {
         "socket_buffer_bytes" => " (FLEXCAST_SOCKET_BUFFER)".to_owned(),
-        "number of aggregators" => " (FLEXCAST_SPARSE_AGGREGATORS)".to_owned(),
+        "aggregators" | "number of aggregators" => " (FLEXCAST_SPARSE_AGGREGATORS)".to_owned(),
         "service processes" => " (FLEXCAST_SERVICE_PROCESSES)".to_owned(),
         "service keys to bind" => " (FLEXCAST_SERVICE_KEYS)".to_owned(),
-        "service endpoints" => " (FLEXCAST_SERVICE)".to_owned(),
+        "service.endpoints" | "service endpoints" => " (FLEXCAST_SERVICE)".to_owned(),
         _ if UNSET.contains(&what) || what.contains(' ') => String::new(),
         _ => format!(" (FLEXCAST_{})", what.to_ascii_uppercase()),
     }
@@ -245,11 +246,11 @@ pub enum Error {
     },
     /// The communicator cannot be used any more.
     #[error(
-        "the communicator is of no use since an operation failed ({}{}{}): free it, and create another without the \
-         failed_rank",
+        "the communicator is of no use since an operation failed ({}{}{}): free it, and {}",
         named(.aggregator.as_deref()),
         why(.failure, .calls.as_deref()),
-        explained(.connection.as_deref())
+        explained(.connection.as_deref()),
+        remedy(.failure, .aggregator.is_some())
     )]
     Broken {
         /// The failure.
@@ -296,6 +297,16 @@ pub enum Error {
 /// Who has failed and why, with both calls if these differ and are known.
 fn why(failure: &Failure, calls: Option<&str>) -> String {
     calls.map_or_else(|| failure.to_string(), |calls| format!("{calls}: compare their calls"))
+}
+
+/// What helps after a failure.
+fn remedy(failure: &Failure, of_aggregator: bool) -> String {
+    match failure.cause {
+        Cause::Disagrees => "create another with calls that agree".to_owned(),
+        Cause::Cancelled => "create another".to_owned(),
+        _ if of_aggregator => "create another without that aggregator".to_owned(),
+        _ => format!("create another without rank {}", failure.failed_rank),
+    }
 }
 
 fn named(aggregator: Option<&str>) -> String {

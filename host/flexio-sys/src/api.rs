@@ -45,7 +45,7 @@ macro_rules! flexio_api {
 }
 
 flexio_api! {
-    fn flexio_app_create(fattr: *const flexio_app_attr, app: *mut *mut flexio_app) -> flexio_status;
+    fn flexio_app_create(fattr: *mut flexio_app_attr, app: *mut *mut flexio_app) -> flexio_status;
     fn flexio_app_destroy(app: *mut flexio_app) -> flexio_status;
     fn flexio_app_get_list(app_list: *mut *mut *mut flexio_app, num_apps: *mut u32) -> flexio_status;
     fn flexio_app_list_free(apps_list: *mut *mut flexio_app) -> flexio_status;

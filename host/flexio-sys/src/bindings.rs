@@ -289,9 +289,9 @@ pub const FLEXIO_STATUS_FAILED: flexio_status = 1;
 pub const FLEXIO_STATUS_TIMEOUT: flexio_status = 2;
 pub const FLEXIO_STATUS_FATAL_ERR: flexio_status = 3;
 pub type flexio_status = ::core::ffi::c_uint;
-pub const FLEXIO_ERR_DEV_NO_ERROR: flexio_err_status = 0;
-pub const FLEXIO_ERR_DEV_FATAL_ERROR: flexio_err_status = 1;
-pub const FLEXIO_ERR_DEV_USER_ERROR: flexio_err_status = 2;
+pub const FLEXIO_DEV_NO_ERROR: flexio_err_status = 0;
+pub const FLEXIO_DEV_FATAL_ERROR: flexio_err_status = 1;
+pub const FLEXIO_DEV_USER_ERROR: flexio_err_status = 2;
 pub type flexio_err_status = ::core::ffi::c_uint;
 pub const FLEXIO_CQ_ELEMENT_TYPE_DPA_THREAD: _bindgen_ty_14 = 0;
 pub const FLEXIO_CQ_ELEMENT_TYPE_EXT_EQ: _bindgen_ty_14 = 2;
@@ -355,6 +355,7 @@ pub const FLEXIO_LOG_DEV_SYNC_MODE_ASYNC: flexio_log_dev_sync_mode = 1;
 pub const FLEXIO_LOG_DEV_SYNC_MODE_BATCH: flexio_log_dev_sync_mode = 2;
 pub const FLEXIO_LOG_DEV_SYNC_MODE_TRACER: flexio_log_dev_sync_mode = 3;
 pub type flexio_log_dev_sync_mode = ::core::ffi::c_uint;
+pub use self::flexio_log_dev_sync_mode as flexio_msg_dev_sync_mode;
 pub const FLEXIO_TRACER_TRANSPORT_QP: flexio_tracer_transport = 0;
 pub const FLEXIO_TRACER_TRANSPORT_WINDOW: flexio_tracer_transport = 1;
 pub type flexio_tracer_transport = ::core::ffi::c_uint;
@@ -862,7 +863,7 @@ impl Default for flexio_app_attr {
 pub struct flexio_log_dev_attr {
     pub uar: *mut flexio_uar,
     pub data_bsize: usize,
-    pub sync_mode: flexio_log_dev_sync_mode,
+    pub sync_mode: flexio_msg_dev_sync_mode,
     pub stream_name: *mut ::core::ffi::c_char,
     pub level: flexio_msg_dev_level,
     pub mgmt_affinity: flexio_affinity,

@@ -69,7 +69,7 @@ impl Application {
         // The library may want the ELF aligned as one; copies are cheap, images are small.
         let mut bytes = elf.to_vec();
         let mut no_signature = [0 as std::ffi::c_char; 1];
-        let attr = sys::flexio_app_attr {
+        let mut attr = sys::flexio_app_attr {
             app_name: c_name.as_ptr(),
             app_ptr: bytes.as_mut_ptr().cast(),
             app_bsize: bytes.len(),
@@ -77,7 +77,7 @@ impl Application {
         };
         let mut raw = std::ptr::null_mut();
         // SAFETY: name, ELF and signature name live through the call, which copies them; `raw` is writable.
-        let status = unsafe { (provider.flexio(&api).flexio_app_create)(&raw const attr, &raw mut raw) };
+        let status = unsafe { (provider.flexio(&api).flexio_app_create)(&raw mut attr, &raw mut raw) };
         provider.flexio_ok("flexio_app_create", status, || format!("{name}, {} bytes", elf.len()))?;
         let raw = NonNull::new(raw).ok_or_else(|| Error::FlexIo {
             call: "flexio_app_create",

@@ -172,8 +172,8 @@ impl Process {
         // SAFETY: the process is live.
         let state = unsafe { (self.api().flexio_err_status_get)(self.raw()) };
         match state {
-            sys::FLEXIO_ERR_DEV_NO_ERROR => ErrorState::None,
-            sys::FLEXIO_ERR_DEV_USER_ERROR => ErrorState::User,
+            sys::FLEXIO_DEV_NO_ERROR => ErrorState::None,
+            sys::FLEXIO_DEV_USER_ERROR => ErrorState::User,
             _ => ErrorState::Fatal,
         }
     }

@@ -58,7 +58,7 @@ fn one_thread_has_the_published_share_of_a_link_and_a_core_fills_it() {
 #[test]
 fn a_broadcast_fills_the_link() {
     for (transport, threads, recorded) in
-        [(flexcast::Transport::UcUnicast, 4, "190.572"), (flexcast::Transport::Ud, 8, "186.282")]
+        [(flexcast::Transport::UcUnicast, 4, "190.584"), (flexcast::Transport::Ud, 8, "186.585")]
     {
         let params = TputParams { transport, slots: 512, warm_up: 1, ..TputParams::default() }.with_threads(threads);
         let report = tput_on(machine(), params, 32 << 20).expect("it runs").report;

@@ -136,7 +136,7 @@ fn what_is_wrong_or_absent_is_refused_with_a_reason() {
         return;
     };
     for reason in [
-        "flexio_process_destroy: 0x0 is not a live process",
+        "flexio_process_call: 0x0 is not a live process",
         "flexio_rq_create: raw Ethernet work queues are not emulated",
         "flexio_cmdq_create: the command queue is not emulated",
         "flexio_coredump_create: `no/such/folder/core.001.core` cannot be written",

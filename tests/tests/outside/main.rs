@@ -9,3 +9,4 @@ mod outside_program;
 mod python;
 mod readme;
 mod vendor_build;
+mod vendor_headers;

@@ -38,14 +38,24 @@ pub(super) struct Header {
     pub(super) inlines: BTreeSet<String>,
 }
 
+/// How the definition of an inline function begins.
+const INLINE: [&str; 3] = ["static inline", "FLEXIO_DEV_ALWAYS_INLINE", DOORBELL];
+/// The same where a macro makes the function; its first argument is the name.
+const DOORBELL: &str = "FLEXCAST_DEV_DOORBELL(";
+
 /// Functions of a header whose names begin with `prefix`.
 pub(super) fn header(text: &str, prefix: &str) -> Header {
     let mut found = Header::default();
     let text = without_comments(text);
     let mut inline = false;
     for line in text.lines() {
-        let starts = line.starts_with("static inline");
+        let starts = INLINE.iter().any(|word| line.starts_with(word));
         inline |= starts;
+        if let Some(macro_arguments) = line.strip_prefix(DOORBELL) {
+            let name = macro_arguments.split(|c| !is_word(c)).next().unwrap_or_default();
+            found.inlines.extend(name.starts_with(prefix).then(|| name.to_owned()));
+            continue;
+        }
         if let Some(definition) = line.strip_prefix("#define ") {
             let name = definition.split(|c| !is_word(c)).next().unwrap_or_default();
             if name.starts_with(prefix) && definition[name.len()..].starts_with('(') {
@@ -250,7 +260,7 @@ pub(super) fn defines(text: &str, item: &str) -> bool {
         let in_c = after.starts_with('(')
             && line.starts_with(|c: char| c.is_ascii_alphabetic())
             && (!line.contains('(') || line.starts_with("static inline __attribute__"));
-        BEFORE.contains(&word.trim_start_matches('"')) || in_c
+        BEFORE.contains(&word.trim_start_matches('"')) || in_c || line == DOORBELL
     })
 }
 
@@ -267,10 +277,12 @@ mod tests {
         let text = "/* dev_comment(x) */\n#define dev_macro(x) dev_other(x)\n#define dev_constant (1)\n\
                     typedef void (dev_type)(void);\nstatic inline int dev_inline(int a)\n{\n\treturn \
             dev_called(a);\n}\n\
+                    FLEXCAST_DEV_DOORBELL(dev_ring, int a)\n{\n\tdev_called(a);\n}\n\
+                    FLEXIO_DEV_ALWAYS_INLINE int dev_always(int a)\n{\n\treturn dev_called(a);\n}\n\
                     int *dev_one(int a,\n\tint (*callback)(int));\nvoid dev_two(void) __attribute__((noreturn));\n";
         let found = header(text, "dev_");
         assert_eq!(found.functions, set(&["dev_one", "dev_two"]));
-        assert_eq!(found.inlines, set(&["dev_inline", "dev_macro"]));
+        assert_eq!(found.inlines, set(&["dev_always", "dev_ring", "dev_inline", "dev_macro"]));
     }
 
     #[test]

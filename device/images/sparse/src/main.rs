@@ -34,10 +34,11 @@ mod entries {
         }
     }
 
-    /// Wakes the event handler with this activation id; 0, or 1 if the runtime refuses.
+    /// Wakes the event handler with this activation id; 0.
     #[dpa::rpc]
     fn activate(activation_id: u64) -> u64 {
-        u64::from(!dpa::entry::activate(activation_id as u32))
+        dpa::entry::activate(activation_id as u32);
+        0
     }
 
     /// Aggregates.

@@ -8,6 +8,14 @@
 
 #include <stdint.h>
 
+#define DPA_INTRIN_VERSION(major, minor) (((major) << 16) | (minor))
+#ifndef DPA_INTRIN_VERSION_USED
+#define DPA_INTRIN_VERSION_USED DPA_INTRIN_VERSION(1, 3)
+#endif
+#if DPA_INTRIN_VERSION_USED != DPA_INTRIN_VERSION(1, 3)
+#error "DPA_INTRIN_VERSION_USED: the intrinsics here are those of version 1.3, DPA_INTRIN_VERSION(1, 3)"
+#endif
+
 #define __DPA_HEAP 0
 #define __DPA_MEMORY 1
 #define __DPA_MMIO 2

@@ -88,14 +88,14 @@ pub fn ping_key() -> flexio_func_t {
 }
 
 pub fn create_app(api: &FlexioApi, name: &CStr, elf: &[u8]) -> (flexio_status, *mut flexio_app) {
-    let attr = flexio_app_attr {
+    let mut attr = flexio_app_attr {
         app_name: name.as_ptr(),
         app_ptr: elf.as_ptr().cast_mut().cast(),
         app_bsize: elf.len(),
         app_sig_sec_name: null_mut(),
     };
     let mut app = null_mut();
-    (unsafe { (api.flexio_app_create)(&attr, &mut app) }, app)
+    (unsafe { (api.flexio_app_create)(&mut attr, &mut app) }, app)
 }
 
 impl Host {

@@ -75,7 +75,7 @@ pub mod outbox {
     /// Read: 0 when the unit has carried out what it was asked for, which here it always has.
     pub const UCTL: u64 = 0x000;
     /// Registers of what the emulated card does not have: offset, name, what is missing. A store ends the process.
-    pub const REFUSED: [(u64, &str, &str); 11] = [
+    pub const REFUSED: [(u64, &str, &str); 12] = [
         (0x040, "BUFFER", QUEUE_CONTEXTS),
         (0x140, "EQ_DB_REARM", EVENT_QUEUES),
         (0x180, "EQ_DB_NO_REARM", EVENT_QUEUES),
@@ -84,11 +84,13 @@ pub mod outbox {
         (0x2C0, "RXT_DONE0", EMULATED_DEVICES),
         (0x2C8, "RXT_DONE1", EMULATED_DEVICES),
         (0x300, "RXC_RD", QUEUE_CONTEXTS),
-        (0x340, "CC_DB", "programmable congestion control is not emulated"),
+        (0x340, "CC_DB", CONGESTION),
+        (0x348, "CC_DB_MSB", CONGESTION),
         (0xFC0, "SW_RESERVE", "it is reserved"),
         (UCTL, "UCTL", "it is read-only"),
     ];
     const EVENT_QUEUES: &str = "event queues of device threads are not emulated; bind completion queues to threads";
+    const CONGESTION: &str = "programmable congestion control is not emulated";
     const EMULATED_DEVICES: &str = "device emulation is not emulated";
     const QUEUE_CONTEXTS: &str = "reading queue contexts is not emulated";
 
@@ -112,7 +114,7 @@ pub mod call {
     pub const RETRIGGER: u64 = 3;
     /// Stop every thread of the process.
     pub const PROCESS_FINISH: u64 = 4;
-    /// Let other threads of the core run.
+    /// Suspend the handler, if it is continuable: it goes on behind the call at the next trigger.
     pub const YIELD: u64 = 5;
     /// Select an outbox.
     pub const OUTBOX_CONFIG: u64 = 6;
@@ -132,10 +134,14 @@ pub mod call {
     pub const TLS: u64 = 13;
     /// Select an outbox of another virtual function: always refused here.
     pub const OUTBOX_CONFIG_UAR_EXTENSION: u64 = 14;
-    /// Bytes that the card's port has received or sent; all ones for a counter that it has not.
+    /// Bytes that the card's port has received or sent. The process ends for a counter that the card has not.
     pub const NIC_COUNTER: u64 = 15;
     /// Counter of [`NIC_COUNTER`]: bytes received at port 0.
     pub const COUNTER_RX_BYTES: u64 = 0x10;
     /// Counter of [`NIC_COUNTER`]: bytes sent from port 0.
     pub const COUNTER_TX_BYTES: u64 = 0x20;
+    /// Counter of [`NIC_COUNTER`]: none has been configured.
+    pub const COUNTER_NONE: u64 = u64::MAX;
+    /// As [`YIELD`], and the handler triggers itself.
+    pub const YIELD_AND_RETRIGGER: u64 = 16;
 }

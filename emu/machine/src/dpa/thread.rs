@@ -121,6 +121,10 @@ pub struct Thread {
     pub state: ThreadState,
     /// A trigger arrived while it could not start.
     pub pending: bool,
+    /// A yield suspends it; in any other thread a yield has no effect.
+    pub continuable: bool,
+    /// Waiting behind a yield: the next trigger lets it go on there, in place of starting it from the top.
+    pub suspended: bool,
     /// Registers and counters.
     pub hart: Hart,
     /// Its MMIO view.

@@ -157,6 +157,12 @@ impl World {
         Ok(id)
     }
 
+    /// Lets an event handler go on behind a yield at its next trigger.
+    pub fn make_continuable(&mut self, card: usize, thread: u32) -> Result<(), MachineError> {
+        self.card(card)?.thread_mut(thread)?.continuable = true;
+        Ok(())
+    }
+
     /// Releases an event handler: from now on its triggers start it. A non-zero argument replaces the one it was made
     /// with.
     pub fn run_event_handler(&mut self, card: usize, thread: u32, arg: u64) -> Result<(), MachineError> {
@@ -350,6 +356,8 @@ fn add_thread(card: &mut Card, pid: u32, eu: u32, kind: ThreadKind) -> Result<u3
         l1: L1::new(),
         started_cycles: 0,
         busy_cycles: 0,
+        continuable: false,
+        suspended: false,
         activations: 0,
     });
     card.next_thread += 1;

@@ -12,6 +12,10 @@ use crate::world::schedule::reg;
 const MAX_MESSAGE_BYTES: u64 = 511;
 /// Most messages of a stream that wait for the host; more are refused, as by a full buffer on the card.
 const MAX_WAITING_MESSAGES: usize = 1 << 14;
+/// Least error code of the user's own code; those below are the runtime's and the SDK's.
+const FIRST_USER_ERROR: u8 = 0x80;
+/// How a process ends that reports an error code that is not the user's (`FLEXIO_DEV_ERROR_ILLEGAL_ERR`).
+const ILLEGAL_ERROR: u8 = 0x42;
 /// Stream id that addresses every stream.
 const BROADCAST_STREAM: u64 = 0xFF;
 
@@ -23,12 +27,16 @@ enum After {
     Wait,
     /// Has ended and starts again.
     Again,
+    /// Waits for a trigger to go on here; `again`: it has one.
+    Suspend { again: bool },
     /// Has ended for good.
     Finish,
     /// The whole process has ended.
     FinishProcess,
     /// The firmware reports an error.
     Error(u8),
+    /// The call cannot be carried out, and ends the process.
+    Fault(String),
     /// The call is not one.
     Unknown,
 }
@@ -60,7 +68,10 @@ impl World {
             call::FINISH => After::Finish,
             call::RETRIGGER => After::Again,
             call::PROCESS_FINISH => After::FinishProcess,
-            call::YIELD => After::Value(OK),
+            call::YIELD | call::YIELD_AND_RETRIGGER if thread.continuable => {
+                After::Suspend { again: number == call::YIELD_AND_RETRIGGER }
+            }
+            call::YIELD | call::YIELD_AND_RETRIGGER => After::Value(OK),
             call::OUTBOX_CONFIG => {
                 let outbox = x[reg::A0] as u16;
                 if process.outboxes.contains_key(&u32::from(outbox)) {
@@ -127,11 +138,19 @@ impl World {
             call::THREAD_ID => After::Value(u64::from(thread.id)),
             call::TLS => After::Value(thread.tls),
             call::OUTBOX_CONFIG_UAR_EXTENSION => After::Value(FAILED),
-            call::NIC_COUNTER => After::Value(match x[reg::A0] {
-                call::COUNTER_RX_BYTES => nic.counters().rx_bytes,
-                call::COUNTER_TX_BYTES => nic.counters().tx_bytes,
-                _ => u64::MAX,
-            }),
+            call::NIC_COUNTER => match x[reg::A0] {
+                call::COUNTER_RX_BYTES => After::Value(nic.counters().rx_bytes),
+                call::COUNTER_TX_BYTES => After::Value(nic.counters().tx_bytes),
+                call::COUNTER_NONE => {
+                    After::Fault("flexio_dev_nic_counters_sample before flexio_dev_nic_counters_config".into())
+                }
+                other => After::Fault(format!(
+                    "no counter {other:#x}: the card has {:#x} (bytes received at port 0) and {:#x} (bytes sent from \
+                     it)",
+                    call::COUNTER_RX_BYTES,
+                    call::COUNTER_TX_BYTES
+                )),
+            },
             _ => After::Unknown,
         };
         self.trace.record(at_ps, "call", u64::from(id), number);
@@ -151,10 +170,11 @@ impl World {
             After::Wait | After::Again | After::Finish if is_rpc => {
                 self.crash(card_index, id, ended("reschedule, finish or retrigger"), number);
             }
-            After::Wait | After::Again => {
+            After::Wait | After::Again | After::Suspend { .. } => {
                 thread.hart.complete_ecall(gap);
+                thread.suspended = matches!(after, After::Suspend { .. });
                 cores.leave(thread, ThreadState::Waiting);
-                let again = matches!(after, After::Again) || thread.pending;
+                let again = matches!(after, After::Again | After::Suspend { again: true }) || thread.pending;
                 let cycles = thread.hart.cycles;
                 self.watch_end(card_index, id);
                 if again {
@@ -173,10 +193,18 @@ impl World {
                     self.publish_state();
                 }
             }
+            After::Error(code) if code < FIRST_USER_ERROR => {
+                let cause = format!(
+                    "the firmware reported error {code:#x}, which is not the user's ({FIRST_USER_ERROR:#x} to 0xff): \
+                     the process ends with {ILLEGAL_ERROR:#x}"
+                );
+                self.crash_with(card_index, id, cause, u64::from(code), Some(ILLEGAL_ERROR));
+            }
             After::Error(code) => {
                 let cause = format!("the firmware reported error {code:#x}");
                 self.crash_with(card_index, id, cause, u64::from(code), Some(code));
             }
+            After::Fault(cause) => self.crash(card_index, id, cause, number),
             After::Unknown => {
                 self.crash(card_index, id, format!("unknown RTOS call {number}"), number);
             }

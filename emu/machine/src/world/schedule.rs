@@ -49,14 +49,17 @@ impl World {
         let watchdog_ps = self.config.watchdog(thread.kind).0;
         let block = THREADS + u64::from(thread.port.eu) * THREAD_BLOCK;
         let hart = &mut thread.hart;
-        hart.x = [0; 32];
-        hart.x[reg::RA] = EXIT_GATE;
-        hart.x[reg::SP] = block + STACK_OFFSET + STACK_BYTES;
-        hart.x[reg::GP] = gp;
-        hart.x[reg::TP] = block + CONTEXT_OFFSET;
-        hart.x[reg::A0] = thread.arg;
-        hart.pc = thread.entry;
-        arguments(hart);
+        // Behind a yield, registers and stack are as they were: no other thread has this execution unit.
+        if !std::mem::take(&mut thread.suspended) {
+            hart.x = [0; 32];
+            hart.x[reg::RA] = EXIT_GATE;
+            hart.x[reg::SP] = block + STACK_OFFSET + STACK_BYTES;
+            hart.x[reg::GP] = gp;
+            hart.x[reg::TP] = block + CONTEXT_OFFSET;
+            hart.x[reg::A0] = thread.arg;
+            hart.pc = thread.entry;
+            arguments(hart);
+        }
         hart.clear_reservation();
         hart.cycles = hart.cycles.max(cycles);
         thread.started_cycles = hart.cycles;

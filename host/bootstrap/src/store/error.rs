@@ -195,10 +195,12 @@ pub enum StoreError {
     },
     /// Ranks that did not come.
     #[error(
-        "{} of {size} did not come within {}{}; see whether they run, and whether they have the address of rank 0{}",
+        "{} of {size} did not come within {}{}; see whether {}, and whether {} the address of rank 0{}",
         ranks(.missing),
         seconds(*.waited),
         others(.turned_away),
+        if .missing.len() == 1 { "it runs" } else { "they run" },
+        if .missing.len() == 1 { "it has" } else { "they have" },
         only_here(.loopback.as_deref())
     )]
     Missing {

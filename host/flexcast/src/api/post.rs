@@ -173,6 +173,13 @@ impl Communicator {
         };
         let receive = places(received, len, false)?;
         let send = send.map_or_else(|| Ok(receive.clone()), |len| places(sent, len, true))?;
+        let own = [&send, &receive].map(|places| places.bytes_of(self.rank()));
+        if own[0] != own[1] {
+            return Err(format!(
+                "the own block has {} bytes where it is sent and {} where it is received: give one length",
+                own[0], own[1]
+            ));
+        }
         Ok(Collective::Alltoallv { send, receive })
     }
 

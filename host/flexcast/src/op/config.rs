@@ -498,6 +498,22 @@ impl Config {
         }
     }
 
+    /// Checks what a carrier without a card takes, or leaves alone.
+    pub(crate) fn check_ranges(&self, ranks: u32) -> Result<()> {
+        for (what, value, least, most) in [
+            ("chunk_bytes", self.chunk_bytes, crate::op::tuning::LEAST_CHUNK_BYTES, MAX_CHUNK_BYTES),
+            ("subgroups", self.subgroups, 1, MAX_SUBGROUPS),
+            ("eager_bytes", self.eager_bytes, 0, MAX_EAGER_BYTES),
+            ("chains", self.chains, 0, flexcast_proto::MAX_RANKS),
+            ("psn_bits", self.psn_bits.unwrap_or(1), 1, 31),
+        ] {
+            if !(least..=most).contains(&value) {
+                return Err(Error::Config { what, value: value.into(), limit: format!("{least} to {most}") });
+            }
+        }
+        self.chain_mapping.check(ranks, self.chains)
+    }
+
     /// Checks everything that does not need the card.
     pub(crate) fn derive(&self, ranks: u32, mtu_bytes: u32) -> Result<Derived> {
         let range = |what, value: u32, least: u32, most: u32| {

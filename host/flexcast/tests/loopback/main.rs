@@ -179,11 +179,44 @@ fn ranks_with_endpoints_of_two_kinds_are_refused_and_named() {
     // Another process, another number, too few.
     let endpoint = Endpoint::loopback();
     let part = || Pending::new(&endpoint, 0, 2, Config::for_endpoint(&endpoint)).unwrap();
-    let own = part().connect_info();
-    let text = part().connect(&[own.clone(), own.clone()]).unwrap_err().to_string();
+    let stale = part().connect_info();
+    let refused = |others: &[Vec<u8>]| {
+        let part = part();
+        let infos = [&[part.connect_info()], others].concat();
+        part.connect(&infos).unwrap_err().to_string()
+    };
+    let text = refused(std::slice::from_ref(&stale));
     assert!(text.contains("rank 1") && text.contains("another number"), "{text}");
-    let text = part().connect(std::slice::from_ref(&own)).unwrap_err().to_string();
+    let text = refused(&[]);
     assert!(text.contains("1 blocks of connection information for 2 ranks"), "{text}");
-    let text = part().connect(&[own, Vec::new()]).unwrap_err().to_string();
+    let text = refused(&[Vec::new()]);
     assert!(text.contains("another kind"), "{text}");
+    // What was exchanged for another communicator.
+    let other = Pending::new(&endpoint, 1, 2, Config::for_endpoint(&endpoint)).unwrap().connect_info();
+    let text = part().connect(&[stale, other]).unwrap_err().to_string();
+    assert!(text.contains("rank 0") && text.contains("not what this rank has given"), "{text}");
+}
+
+#[test]
+fn an_own_block_of_two_lengths_and_settings_of_others_are_refused() {
+    for (sent, received) in [(8, 4), (4, 8)] {
+        let texts = ranks(
+            1,
+            |config| config,
+            move |comm| {
+                let (send, receive) = (comm.endpoint().buffer(8).unwrap(), comm.endpoint().buffer(8).unwrap());
+                let (send_counts, receive_counts) = ([sent], [received]);
+                let blocks = |counts| flexcast::Blocks { counts, displs: &[0] };
+                let call = flexcast::Alltoall::blocks(blocks(&send_counts), blocks(&receive_counts));
+                let call = call.buffers(send, receive);
+                comm.post(call).expect_err("two lengths").to_string()
+            },
+        );
+        assert!(texts[0].contains(&format!("{sent} bytes where it is sent and {received} where")), "{}", texts[0]);
+    }
+    let endpoint = Endpoint::loopback();
+    let mut config = Config::for_endpoint(&endpoint);
+    config.set("service.endpoints", "127.0.0.1:4000").unwrap();
+    let text = Pending::new(&endpoint, 0, 1, config).expect_err("another carrier").to_string();
+    assert!(text.contains("service.endpoints") && text.contains("FLEXCAST_SERVICE"), "{text}");
 }

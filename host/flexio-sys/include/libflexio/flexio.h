@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 
@@ -24,6 +25,15 @@ extern "C" {
 /* ---- limits ------------------------------------------------------------------------------------------------ */
 
 #define FLEXIO_MAX_NAME_LEN 256
+
+/* Execution units of a card, and those of them that the operating system of the DPA keeps. */
+#define PHY_CORES_NUM 16
+#define EUS_PER_CORE 16
+#define EUS_LIMIT (PHY_CORES_NUM * EUS_PER_CORE)
+#define OS_RESERVED_EUS 2
+#define USER_EUS_LIMIT (EUS_LIMIT - OS_RESERVED_EUS)
+#define EU_BITMASK_LEN (EUS_LIMIT / 8)
+
 #define FLEXIO_MSG_DEV_LOG_DATA_CHUNK_BSIZE 9   /* log2: messages of 512 bytes */
 #define FLEXIO_MSG_DEV_MAX_STREAMS_AMOUNT 255
 #define FLEXIO_MSG_DEV_DEFAULT_STREAM_ID 0
@@ -70,9 +80,9 @@ typedef enum flexio_status {
 } flexio_status;
 
 enum flexio_err_status {
-	FLEXIO_ERR_DEV_NO_ERROR = 0,
-	FLEXIO_ERR_DEV_FATAL_ERROR = 1,
-	FLEXIO_ERR_DEV_USER_ERROR = 2,
+	FLEXIO_DEV_NO_ERROR = 0,
+	FLEXIO_DEV_FATAL_ERROR = 1,
+	FLEXIO_DEV_USER_ERROR = 2,
 };
 
 /* What a completion queue's events go to. */
@@ -162,7 +172,7 @@ typedef enum flexio_log_dev_sync_mode {
 	FLEXIO_LOG_DEV_SYNC_MODE_ASYNC = 1,
 	FLEXIO_LOG_DEV_SYNC_MODE_BATCH = 2,
 	FLEXIO_LOG_DEV_SYNC_MODE_TRACER = 3,
-} flexio_log_dev_sync_mode;
+} flexio_msg_dev_sync_mode;
 
 enum flexio_tracer_transport {
 	FLEXIO_TRACER_TRANSPORT_QP = 0,
@@ -319,7 +329,7 @@ struct flexio_app_attr {
 typedef struct flexio_log_dev_attr {
 	struct flexio_uar *uar;                 /* deprecated */
 	size_t data_bsize;                      /* power of two, at least 2048 */
-	flexio_log_dev_sync_mode sync_mode;
+	flexio_msg_dev_sync_mode sync_mode;
 	char *stream_name;
 	flexio_msg_dev_level level;
 	struct flexio_affinity mgmt_affinity;
@@ -334,7 +344,7 @@ struct flexio_outbox_attr {
 
 /* ---- applications and functions ---------------------------------------------------------------------------- */
 
-flexio_status flexio_app_create(const struct flexio_app_attr *fattr, struct flexio_app **app);
+flexio_status flexio_app_create(struct flexio_app_attr *fattr, struct flexio_app **app);
 flexio_status flexio_app_destroy(struct flexio_app *app);
 flexio_status flexio_app_get_list(struct flexio_app ***app_list, uint32_t *num_apps);
 flexio_status flexio_app_list_free(struct flexio_app **apps_list);

@@ -84,7 +84,7 @@ pub(super) fn connect_info(place: RankInfo, proposal: u64) -> Vec<u8> {
 ///
 /// # Errors
 /// [`Error::Peer`] names a rank that has another kind of endpoint, is of another process, or has another number.
-pub(super) fn communicator(place: RankInfo, infos: &[Vec<u8>]) -> Result<u64> {
+pub(super) fn communicator(place: RankInfo, own_proposal: u64, infos: &[Vec<u8>]) -> Result<u64> {
     let peer = |rank, reason: String| Err(Error::Peer { rank, reason });
     if infos.len() != place.ranks() as usize {
         let reason = format!(
@@ -106,6 +106,10 @@ pub(super) fn communicator(place: RankInfo, infos: &[Vec<u8>]) -> Result<u64> {
         if words != own.as_flattened() {
             let reason = "is of another process, or has another number or number of ranks: memory of one process is \
                           for its own threads";
+            return peer(rank, reason.to_owned());
+        }
+        if rank == place.rank() && u64::from_le_bytes(*proposal) != own_proposal {
+            let reason = "is not what this rank has given: each communicator exchanges its own connection information";
             return peer(rank, reason.to_owned());
         }
         if rank == 0 {

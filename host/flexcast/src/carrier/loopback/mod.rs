@@ -65,6 +65,7 @@ impl CarrierEndpoint for Loopback {
         if !config.aggregators.is_empty() {
             return refuse("aggregators", config.aggregators.len() as u64, "left out in memory, where ranks add");
         }
+        config.check_ranges(ranks)?;
         Ok(Box::new(Part { place: RankInfo::new(rank, ranks)?, config, proposal: hub::proposal() }))
     }
 }
@@ -83,7 +84,7 @@ impl CarrierPart for Part {
 
     fn connect(self: Box<Self>, endpoint: Endpoint, infos: &[Vec<u8>]) -> Result<Parts> {
         let Self { place, config, .. } = *self;
-        let id = hub::communicator(place, infos)?;
+        let id = hub::communicator(place, self.proposal, infos)?;
         let inbox = Arc::new(hub::join(id, place));
         let mut conversation = Conversation::new(place, 1, config.eager_bytes.into());
         conversation.connect(id);

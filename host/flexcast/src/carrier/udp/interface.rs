@@ -458,10 +458,17 @@ impl Interface {
         self.0.options.socket_buffer_bytes.map_or(super::sockets::WANTED_RECEIVE_BYTES, |bytes| bytes as usize)
     }
 
-    /// The table that chooses algorithms: that of the options, and behind it the library's own.
+    /// The table that chooses algorithms among ranks of several computers: that of the options, and behind it the
+    /// library's own.
     #[must_use]
     pub fn tuning(&self) -> Tuning {
         self.0.options.tuning.clone().unwrap_or_default().before(Tuning::ethernet())
+    }
+
+    /// The same among ranks that all share the memory of one computer.
+    #[must_use]
+    pub fn tuning_of_computer(&self) -> Tuning {
+        self.0.options.tuning.clone().unwrap_or_default().before(Tuning::computer())
     }
 
     pub(crate) fn index(&self) -> u32 {

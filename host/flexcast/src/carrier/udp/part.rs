@@ -200,17 +200,7 @@ impl Part {
                 "host over an Ethernet interface, which has no DPA and no Arm cores",
             );
         }
-        if config.chunk_bytes < LEAST_CHUNK_BYTES {
-            let limit = format!("at least {LEAST_CHUNK_BYTES}");
-            return refuse("chunk_bytes", config.chunk_bytes.into(), &limit);
-        }
-        if config.eager_bytes > crate::op::config::MAX_EAGER_BYTES {
-            return refuse("eager_bytes", config.eager_bytes.into(), "at most 65536");
-        }
-        if config.chains > flexcast_proto::MAX_RANKS {
-            return refuse("chains", config.chains.into(), "at most 1024");
-        }
-        config.chain_mapping.check(ranks, config.chains)?;
+        config.check_ranges(ranks)?;
         let config = fitted(config, interface);
         let subgroups = interface.options().count_subgroups(config.tuning.as_ref())?;
         let aggregators = resolve(&config.aggregators)?;

@@ -69,8 +69,8 @@ const RDMA: &[&str] = &["dpa", "verbs"];
 /// A parameter as a number.
 type Number = fn(&Config) -> u64;
 
-/// Parameters that not all datapaths use, those of service processes aside.
-const OF_SOME_DATAPATHS: [(&str, Number); 14] = [
+/// Parameters that not all datapaths use. Those of service processes have an effect with endpoints alone.
+const OF_SOME_DATAPATHS: [(&str, Number); 15] = [
     ("receive_threads", |config| config.receive_threads.into()),
     ("send_threads", |config| config.send_threads.into()),
     ("placement", |config| config.placement as u64),
@@ -85,6 +85,7 @@ const OF_SOME_DATAPATHS: [(&str, Number); 14] = [
     ("packet_lifetime_ns", |config| ps(config.packet_lifetime) / 1000),
     ("cache_bytes", |config| config.cache_bytes),
     ("restarts", |config| config.restarts.into()),
+    ("service.endpoints", |config| config.service.endpoints.len() as u64),
 ];
 
 const fn setting(name: &'static str, variable: &'static str, takes: Takes) -> Setting {
@@ -641,7 +642,10 @@ mod tests {
         );
         assert_eq!(Setting::named("chunk_bytes").unwrap().check_datapath("8", "udp"), Ok(()));
         // The same is refused in a configuration.
-        let restricted = |setting: &&Setting| !setting.datapaths.is_empty() && !setting.name.starts_with("service.");
+        let restricted = |setting: &&Setting| {
+            !setting.datapaths.is_empty()
+                && (!setting.name.starts_with("service.") || setting.name == "service.endpoints")
+        };
         let names: Vec<_> = Setting::ALL.iter().filter(restricted).map(|setting| setting.name).collect();
         let missing: Vec<_> = names.iter().filter(|name| OF_SOME_DATAPATHS.iter().all(|(of, _)| of != *name)).collect();
         assert_eq!((missing, names.len()), (vec![], OF_SOME_DATAPATHS.len()));

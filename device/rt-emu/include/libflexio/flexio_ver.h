@@ -1,0 +1,1 @@
+../../../../host/flexio-sys/include/libflexio/flexio_ver.h
