@@ -324,7 +324,9 @@ static void operations(flexcast_endpoint *endpoint, flexcast_bootstrap *bootstra
     OK(flexcast_comm_stats(comm, &stats, sizeof stats));
     IS(stats.registrations == 0 && stats.registered_bytes == 0);
     OK(flexcast_register(endpoint, send, BYTES));
-    REFUSED(flexcast_register(endpoint, NULL, BYTES), FLEXCAST_ERROR_ARGUMENT, "null pointer");
+    REFUSED(flexcast_register(endpoint, NULL, BYTES), FLEXCAST_ERROR_NULL, "buffer is NULL");
+    REFUSED(flexcast_register(endpoint, send, SIZE_MAX), FLEXCAST_ERROR_ARGUMENT, "beyond the address space");
+    REFUSED(flexcast_buffer_invalidate(endpoint, NULL, 1), FLEXCAST_ERROR_NULL, "buffer is NULL");
     OK(flexcast_comm_stats(comm, &stats, sizeof stats));
     IS(stats.registrations == 1 && stats.registered_bytes == BYTES);
     OK(flexcast_buffer_invalidate(endpoint, send + BYTES - 1, 1));

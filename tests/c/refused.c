@@ -23,7 +23,7 @@ int main(void)
 
 		CHECK(!ibv_create_qp(pd, &init) && errno == EINVAL);
 		CHECK(ibv_modify_qp(NULL, &attr, 0) == EINVAL);
-		FAILS(flexio_process_destroy(NULL));
+		FAILS(flexio_event_handler_destroy(NULL));
 		CHECK(doca_dev_open(NULL, &dev) == DOCA_ERROR_INVALID_VALUE);
 		CHECK(ibv_get_async_event(context, &event) < 0 && errno == EAGAIN);
 	}

@@ -47,6 +47,7 @@ mod tidy;
 mod toolchain;
 mod ucc;
 mod vendor;
+mod vendor_programs;
 mod verify;
 mod virt;
 mod workspace;
@@ -119,6 +120,8 @@ enum Command {
     HotLoops(hot_loops::HotLoops),
     /// Write target/docs/coverage.md: what of the card is emulated, refused with an error, or not applicable.
     Coverage(coverage::Coverage),
+    /// Compile device programs of others against the headers of the device library, and print which build.
+    VendorPrograms(vendor_programs::VendorPrograms),
     /// Check dependency arrows, crates of others, file lengths, the list of unsafe files and what the documents
     /// promise.
     Tidy(tidy::Tidy),
@@ -163,6 +166,7 @@ fn main() -> ExitCode {
         Command::Virt(command) => command.run(),
         Command::HotLoops(command) => command.run(),
         Command::Coverage(command) => command.run(),
+        Command::VendorPrograms(command) => command.run(),
         Command::Tidy(command) => command.run(),
         Command::Ci(command) => command.run(),
     };

@@ -1800,7 +1800,8 @@ flexcast_status flexcast_comm_test(flexcast_comm *comm,
  * unless it is the one that calls. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
  * cancel it and wait. One of flexcast_init() closes its endpoint, and is refused while the endpoint has others. One
  * that is being made is given up: then the bootstrap can only be freed, too, and the others learn it by their own
- * bounds.
+ * bounds. Until the library's attempt has ended, at most the bootstrap's timeout later, to free the bootstrap and to
+ * close the endpoint are refused (FLEXCAST_ERROR_BUSY): try again.
  */
 flexcast_status flexcast_comm_free(flexcast_comm *comm);
 

@@ -164,8 +164,8 @@ impl Bootstrap {
 
     /// Takes the exchange, unless something is being made by it.
     pub(crate) fn take(self: &Arc<Self>) -> Result<InUse, Fault> {
-        let text = "the bootstrap is in use: a communicator is being made by it; wait for that, or return from the \
-            callback first";
+        let text = "the bootstrap is in use: a communicator is being made by it; wait for that (one that was given \
+            up ends within the timeout), or return from the callback first";
         let exchange = lock(&self.exchange)?.take().ok_or_else(|| Fault::new(FLEXCAST_ERROR_BUSY, text))?;
         Ok(InUse { bootstrap: Arc::clone(self), exchange: Some(exchange) })
     }

@@ -442,7 +442,8 @@ pub unsafe extern "C" fn flexcast_comm_test(comm: *mut flexcast_comm, ready: *mu
 /// unless it is the one that calls. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
 /// cancel it and wait. One of flexcast_init() closes its endpoint, and is refused while the endpoint has others. One
 /// that is being made is given up: then the bootstrap can only be freed, too, and the others learn it by their own
-/// bounds.
+/// bounds. Until the library's attempt has ended, at most the bootstrap's timeout later, to free the bootstrap and to
+/// close the endpoint are refused (FLEXCAST_ERROR_BUSY): try again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_free(comm: *mut flexcast_comm) -> flexcast_status {
     call(|| {

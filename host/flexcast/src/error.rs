@@ -193,7 +193,7 @@ pub enum Error {
     /// The receive space cannot be laid out.
     #[error(transparent)]
     Space(#[from] SpaceError),
-    /// The operation has failed on all ranks.
+    /// The operation has failed on all ranks. A rank that posts it later gets [`Error::Broken`] with the same failure.
     #[error("{operation} failed: {}", why(.failure, .calls.as_deref()))]
     Failed {
         /// The operation.

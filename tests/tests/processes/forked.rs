@@ -82,7 +82,7 @@ fn the_reason_of_a_refused_call_is_printed_once() {
         let create = of("ibv_create_qp");
         assert!(create.len() == 1 && create[0].contains("70000") && create[0].contains("32768"), "{lines:?}");
         assert_eq!(of("ibv_modify_qp").len(), 1, "{lines:?}");
-        assert_eq!(of("flexio_process_destroy").len(), 1, "{lines:?}");
+        assert_eq!(of("flexio_event_handler_destroy").len(), 1, "{lines:?}");
         assert_eq!(of("doca_dev_open").len(), 1, "{lines:?}");
         assert_eq!(of("ibv_get_async_event").len(), 0, "nothing has come, as the program expects: {lines:?}");
         assert_eq!(lines.len(), 4, "{lines:?}");
