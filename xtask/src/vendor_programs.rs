@@ -14,8 +14,8 @@ use crate::{process, status, workspace};
 /// Compile the device programs in folders of sources against the project's headers, by each generation of the device
 /// interface, and print which build.
 ///
-/// A device program is a C file that names functions of the device library or marks entries of an image, in itself or in
-/// a header of the folder. All folders with headers are searched for includes. Needs a RISC-V compiler (Debian:
+/// A device program is a C file that names functions of the device library or marks entries of an image, in itself or
+/// in a header of the folder. All folders with headers are searched for includes. Needs a RISC-V compiler (Debian:
 /// gcc-riscv64-unknown-elf).
 #[derive(clap::Args)]
 pub(crate) struct VendorPrograms {
