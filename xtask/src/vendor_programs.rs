@@ -52,7 +52,7 @@ const MARKS: [&str; 4] = ["libflexio-dev/", "flexio_dev_", "__dpa_global__", "__
 /// Largest file that is read.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// A file and the generation that it compiles by, or what the compiler says with the first.
+/// A file and the generation that it compiles by, or what the compiler says.
 #[derive(serde::Serialize)]
 struct Row {
     file: String,
@@ -130,13 +130,16 @@ impl Sources {
 
     fn compile(&self, program: &Path) -> Result<Row> {
         let file = program.strip_prefix(&self.root).unwrap_or(program).display().to_string();
-        let mut refused = None;
+        let own = program.file_name().unwrap_or_default().to_string_lossy();
+        let mut said = Vec::new();
         for (name, used) in GENERATIONS {
             match self.diagnostics(program, used)? {
                 None => return Ok(Row { file, generation: Some(name), refused: None }),
-                Some(said) => refused = refused.or(Some(said)),
+                Some(line) => said.push(line),
             }
         }
+        // Where the compiler gets to the program itself, the headers are of its generation.
+        let refused = said.iter().find(|line| line.starts_with(&*own)).or(said.first()).cloned();
         Ok(Row { file, generation: None, refused })
     }
 
