@@ -20,6 +20,7 @@ pub(crate) fn shown(what: &str, value: u64) -> String {
         "algorithm" => &["automatic", "multicast", "ring", "linear", "recursive-doubling", "bruck"],
         "sparse_aggregation" => &["host", "dpa"],
         "placement" => &["compact", "spread"],
+        "datapath" => &["dpa", "verbs", "udp", "loopback"],
         _ => &[],
     };
     let word = usize::try_from(value).ok().and_then(|at| words.get(at));

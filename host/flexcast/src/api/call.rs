@@ -17,6 +17,7 @@
 //! ```
 
 use crate::op::buffer::Buffer;
+use flexcast_proto::Kind;
 use flexcast_reduce::{DataType, Operator, Reduction};
 use flexcast_sparse::SparseOptions;
 
@@ -51,6 +52,28 @@ pub(crate) enum CallKind<'c> {
     Alltoall { blocks: Option<[Blocks<'c>; 2]> },
     Gather { root: u32, blocks: Option<Blocks<'c>> },
     Scatter { root: u32, blocks: Option<Blocks<'c>> },
+}
+
+impl CallKind<'_> {
+    /// Which operation it is.
+    pub(crate) const fn kind(&self) -> Kind {
+        match self {
+            Self::Barrier => Kind::Barrier,
+            Self::Broadcast { .. } => Kind::Broadcast,
+            Self::Allgather { counts: None, .. } => Kind::Allgather,
+            Self::Allgather { counts: Some(_), .. } => Kind::Allgatherv,
+            Self::Allreduce { .. } => Kind::Allreduce,
+            Self::Reduce { .. } => Kind::Reduce,
+            Self::ReduceScatter { counts: None, .. } => Kind::ReduceScatter,
+            Self::ReduceScatter { counts: Some(_), .. } => Kind::ReduceScatterv,
+            Self::Alltoall { blocks: None } => Kind::Alltoall,
+            Self::Alltoall { blocks: Some(_) } => Kind::Alltoallv,
+            Self::Gather { blocks: None, .. } => Kind::Gather,
+            Self::Gather { blocks: Some(_), .. } => Kind::Gatherv,
+            Self::Scatter { blocks: None, .. } => Kind::Scatter,
+            Self::Scatter { blocks: Some(_), .. } => Kind::Scatterv,
+        }
+    }
 }
 
 /// The methods that give a call its buffers.

@@ -131,6 +131,7 @@ impl Communicator {
     fn task(&self, (kind, receives): (CallKind<'_>, bool), send: Option<&Buffer>, receive: &Buffer) -> Result<Task> {
         let (len, ranks) = (receive.len() as u64, self.size());
         let sent = send.map(|send| send.len() as u64);
+        let operation = kind.kind().name();
         let blocks = |kind, displs| self.plan(kind, displs, send, receive).map(Task::Blocks);
         let collective = match kind {
             CallKind::Broadcast { root } => return blocks(Kind::Broadcast { root, bytes: len }, None),
@@ -164,6 +165,7 @@ impl Communicator {
                 self.scattered(root, blocks, sent.unwrap_or(0), receives.then_some(len))
             }
         };
+        let collective = collective.map_err(|reason| Error::Argument { operation, reason });
         self.check(collective, send, receive).map(Task::Collective)
     }
 
@@ -208,14 +210,9 @@ impl Communicator {
     }
 
     /// Checks a collective's arguments.
-    fn check(
-        &self,
-        made: std::result::Result<Collective, String>,
-        send: Option<&Buffer>,
-        receive: &Buffer,
-    ) -> Result<Collective> {
+    fn check(&self, made: Result<Collective>, send: Option<&Buffer>, receive: &Buffer) -> Result<Collective> {
         self.check_whole()?;
-        let collective = made.map_err(|reason| Error::Argument { operation: "collective", reason })?;
+        let collective = made?;
         let operation = collective.kind().name();
         self.admission().check_collective(operation)?;
         let (own, ranks) = (self.rank(), self.size());

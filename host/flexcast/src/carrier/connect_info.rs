@@ -138,7 +138,7 @@ pub(crate) struct Capabilities {
 }
 
 const CAPABILITIES: [&str; 17] = [
-    "datapath number",
+    "datapath",
     "chunk_bytes",
     "subgroups",
     "psn_bits",
