@@ -44,7 +44,7 @@
 
 #ifdef FLEXCAST_DEV_CONTEXT_FIRST
 #define __unused __attribute__((__unused__))
-/* The vendor's compiler marks entries by their section; ours by these words around them, which need nothing more. */
+/* With the vendor's compiler entries between these are in a section of their own; here they need none. */
 #define __FLEXIO_ENTRY_POINT_START
 #define __FLEXIO_ENTRY_POINT_END
 #endif
@@ -110,7 +110,7 @@ typedef void(flexio_dev_async_rpc_handler_t)(uint64_t arg);
 /* An event handler; it ends by reschedule, retrigger or finish, never by return. */
 typedef void(flexio_dev_event_handler_t)(uint64_t thread_arg);
 
-/* What the runtime tells a thread about itself. Only the library looks inside. */
+/* What a thread knows of itself. Its members are the library's. */
 struct flexio_dev_thread_ctx;
 
 /* 0, or -1 for a null pointer. */
