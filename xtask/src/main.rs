@@ -70,7 +70,8 @@ enum Command {
     Verify(verify::Verify),
     /// Print what each image takes of each memory region.
     Sizes(sizes::Sizes),
-    /// Build everything and send data through two emulated cards, over UC and UD, with 1 to 16 threads.
+    /// Build everything, send data through two emulated cards over UC and UD with 1 to 16 threads, gather data of eight
+    /// ranks by multicast and by a ring, and time an operation while the hosts compute.
     Demo(demo::Demo),
     /// Build one image, load it into an emulated card and print what it answers and logs.
     Run(run::Run),

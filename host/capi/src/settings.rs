@@ -247,7 +247,11 @@ mod tests {
             ("service.processes", c"0", "service.processes is \"0\": must be a whole number from 1 to 64"),
             ("service.processes", c"4x", "service.processes is \"4x\""),
             ("service.bound_keys", c"4097", "must be a whole number from 0 to 4096"),
-            ("sparse.fixed_point", c"inf", "sparse.fixed_point is \"inf\": must be a finite number from 0 on"),
+            (
+                "sparse.fixed_point",
+                c"inf",
+                "sparse.fixed_point is \"inf\": must be 0, or a number from 1.2e-38 to 3.4e38, such as 1.5",
+            ),
             ("sparse.fixed_point", c"1,5", "sparse.fixed_point is \"1,5\""),
             ("service.secret", c"", "service.secret is \"\": must be a text"),
             ("service.secret", c"a\nslots=8", "must be one line"),

@@ -18,7 +18,7 @@ pub(crate) fn shown(what: &str, value: u64) -> String {
         // The third is of simulations alone.
         "transport" => &["ud", "uc-unicast", "uc"],
         "algorithm" => &["automatic", "multicast", "ring", "linear", "recursive-doubling", "bruck"],
-        "sparse_aggregation" => &["host", "dpa"],
+        "sparse.aggregation" => &["host", "dpa"],
         "placement" => &["compact", "spread"],
         "datapath" => &["dpa", "verbs", "udp", "loopback"],
         _ => &[],
@@ -39,7 +39,17 @@ fn set_by(what: &str) -> String {
         "service keys to bind" => " (FLEXCAST_SERVICE_KEYS)".to_owned(),
         "service.endpoints" | "service endpoints" => " (FLEXCAST_SERVICE)".to_owned(),
         _ if UNSET.contains(&what) || what.contains(' ') => String::new(),
-        _ => format!(" (FLEXCAST_{})", what.to_ascii_uppercase()),
+        _ => format!(" (FLEXCAST_{})", what.to_ascii_uppercase().replace('.', "_")),
+    }
+}
+
+/// How a communicator takes more chunks than `limit`, which its bitmaps or the bits of its sequence numbers set.
+fn more_chunks(psn_bits: u32, limit: u64) -> &'static str {
+    if limit < 1 << psn_bits {
+        "raise max_receive_bytes (FLEXCAST_MAX_RECEIVE_BYTES), or send less"
+    } else {
+        "raise max_receive_bytes (FLEXCAST_MAX_RECEIVE_BYTES) and, if it is set, psn_bits (FLEXCAST_PSN_BITS), or send \
+         less"
     }
 }
 
@@ -162,10 +172,7 @@ pub enum Error {
         why: String,
     },
     /// The operation needs more sequence numbers than the immediate has bits for.
-    #[error(
-        "{chunks} chunks in one subgroup, but {psn_bits} bits of sequence number reach {limit}: raise \
-         max_receive_bytes or psn_bits, or send less"
-    )]
+    #[error("{chunks} chunks in one subgroup, but there is room for {limit}: {}", more_chunks(*psn_bits, *limit))]
     TooManyChunks {
         /// Chunks of the largest subgroup.
         chunks: u64,

@@ -247,7 +247,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
         &["nowhere", "host:port"],
     );
     // Image `sparse` is not started: that is reported first.
-    assert_mentions(&refused(both), &["sparse_aggregation"]);
+    assert_mentions(&refused(both), &["sparse.aggregation"]);
     let many = (0..65).map(|port| format!("127.0.0.1:{}", 1000 + port)).collect();
     assert_mentions(&refused(config().aggregators(many)), &["number of aggregators is 65", "at most 64"]);
     // Their number is alike on all ranks, or all fail.

@@ -139,12 +139,12 @@ fn settings_that_cannot_be_are_refused_with_what_to_do() {
     let error = Pending::new(&plain, 0, 2, config()).expect_err("no image");
     assert_mentions(
         &error,
-        &["sparse_aggregation is dpa", "image `sparse`", "start_aggregators", "FLEXCAST_SPARSE_FIRMWARE"],
+        &["sparse.aggregation is dpa", "image `sparse`", "start_aggregators", "FLEXCAST_SPARSE_FIRMWARE"],
     );
     // What the DPA needs of it is alike on all ranks, or all fail.
     for (other, words) in [
-        (config().sparse_aggregation(Aggregation::Host), ["sparse_aggregation host", "this rank dpa"]),
-        (config().cache_bytes(5000), ["cache_bytes for sparse_aggregation 5000", "this rank 1500000"]),
+        (config().sparse_aggregation(Aggregation::Host), ["sparse.aggregation host", "this rank dpa"]),
+        (config().cache_bytes(5000), ["cache_bytes for sparse.aggregation 5000", "this rank 1500000"]),
     ] {
         let pending = [config(), other].map(Some);
         let pending = (0..)
@@ -161,7 +161,10 @@ fn settings_that_cannot_be_are_refused_with_what_to_do() {
     let error = interface.start_aggregators(Firmware { name: "sparse", elf: &[] }).expect_err("no DPA");
     assert_mentions(&error, &["no DPA", "flexcast-aggregator"]);
     let error = Pending::new(&interface, 0, 1, config()).expect_err("no DPA");
-    assert_mentions(&error, &["sparse_aggregation is dpa", "network interface"]);
+    assert_mentions(
+        &error,
+        &["sparse.aggregation is dpa", "datapath udp, which has no DPA", "FLEXCAST_SPARSE_AGGREGATION"],
+    );
     // Another image than `sparse`.
     let elf = image_bytes("allgather");
     assert!(plain.start_aggregators(Firmware { name: "none", elf: &elf[..100] }).is_err());

@@ -60,7 +60,7 @@ impl StoreConfig {
     /// A variable is missing, is no number, or out of range.
     pub fn from_env() -> Result<Self, StoreError> {
         let (config, secret) = Self::from_variables(|name| std::env::var_os(name))?;
-        config.check()?;
+        config.check().map_err(StoreError::of_variables)?;
         Ok(config.secret(secret?))
     }
 

@@ -26,6 +26,9 @@ pub enum StoreError {
     /// No such rank, or no such number of ranks.
     #[error(transparent)]
     Rank(RankError),
+    /// The same, where variables say it.
+    #[error("{0} (see FLEXCAST_RANK and FLEXCAST_SIZE, or what the launcher sets)")]
+    RankVariables(RankError),
     /// A variable that has to be set.
     #[error("{name} is not set: it has to be {wanted}")]
     Unset {
@@ -374,7 +377,20 @@ pub enum StoreError {
 
 flexcast_error::debug_as_display!(StoreError);
 
+impl StoreError {
+    /// The same of a configuration that variables have given.
+    pub(super) fn of_variables(self) -> Self {
+        match self {
+            Self::Rank(error) => Self::RankVariables(error),
+            other => other,
+        }
+    }
+}
+
 fn seconds(waited: Duration) -> String {
+    if waited < Duration::from_millis(100) {
+        return format!("{waited:?}");
+    }
     format!("{:.1} s", waited.as_secs_f64())
 }
 

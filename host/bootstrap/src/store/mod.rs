@@ -94,7 +94,7 @@ impl TcpStore {
     pub fn from_env() -> Result<Self, StoreError> {
         let (config, secret) = StoreConfig::from_variables(|name| std::env::var_os(name))?;
         match secret {
-            Ok(secret) => Self::join(config.secret(secret)),
+            Ok(secret) => Self::join(config.secret(secret)).map_err(StoreError::of_variables),
             Err(error) => {
                 // Rank 0 takes a rank without a secret as far as it takes one at all.
                 if config.check().is_ok() && config.size > 1 && config.rank != 0 {

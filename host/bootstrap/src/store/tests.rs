@@ -478,7 +478,7 @@ fn a_rank_that_reads_nothing_is_named() {
 fn from(variables: &[(&str, &str)]) -> Result<StoreConfig, String> {
     let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value));
     let found = StoreConfig::from_variables(find).and_then(|(config, secret)| {
-        config.check()?;
+        config.check().map_err(StoreError::of_variables)?;
         Ok(config.secret(secret?))
     });
     found.map_err(|error| error.to_string())
@@ -497,13 +497,17 @@ fn configurations_from_the_environment() {
             all.iter().map(|(key, old)| (*key, if *key == name { value } else { *old })).collect();
         assert_eq!(from(&changed).unwrap_err(), text);
     };
-    refused("FLEXCAST_RANK", "4", "rank 4 of 4: ranks run from 0 to 3");
+    let behind = "(see FLEXCAST_RANK and FLEXCAST_SIZE, or what the launcher sets)";
+    refused("FLEXCAST_RANK", "4", &format!("rank 4 of 4: ranks run from 0 to 3 {behind}"));
     refused(
         "FLEXCAST_RANK",
         "-1",
         "FLEXCAST_RANK is \"-1\": it has to be the rank of this process, from 0 to the number of ranks less one",
     );
-    refused("FLEXCAST_SIZE", "2000", "2000 ranks: a communicator has 1 to 1024");
+    for size in [0, 1025, 2000] {
+        let text = format!("{size} ranks: a communicator has 1 to 1024 {behind}");
+        refused("FLEXCAST_SIZE", &size.to_string(), &text);
+    }
     refused("FLEXCAST_SIZE", "two", "FLEXCAST_SIZE is \"two\": it has to be the number of ranks, 1 to 1024");
     for address in ["head", "head:", ":4000", "head:0", "head:70000", "::1:4000"] {
         let text = format!(

@@ -141,7 +141,8 @@ impl Communicator {
                 return Err(Error::Argument { operation: "allgather", reason });
             }
             CallKind::Allgather { counts: None, displs: None } => {
-                let bytes = sent.unwrap_or(len / u64::from(ranks));
+                let bytes = sent.map_or_else(|| share(len, ranks), Ok);
+                let bytes = bytes.map_err(|reason| Error::Argument { operation, reason })?;
                 return blocks(Kind::Allgather { bytes }, None);
             }
             CallKind::Barrier => Ok(Collective::Barrier),
@@ -153,12 +154,13 @@ impl Communicator {
             CallKind::ReduceScatter { counts: Some(counts), reduction } => {
                 shares(self.lists(), counts, ranks, reduction)
             }
+            // In place the buffer has all shares.
             CallKind::ReduceScatter { counts: None, reduction } => {
-                // In place the buffer has all shares.
-                let bytes = if sent.is_some() { len } else { len / u64::from(ranks) };
-                Ok(Collective::ReduceScatter { shares: self.lists().list((0..ranks).map(|_| bytes)), reduction })
+                let bytes = if sent.is_some() { Ok(len) } else { share(len, ranks) };
+                let shares = bytes.map(|bytes| self.lists().list((0..ranks).map(|_| bytes)));
+                shares.map(|shares| Collective::ReduceScatter { shares, reduction })
             }
-            CallKind::Alltoall { blocks: None } => Ok(Collective::Alltoall { bytes: len / u64::from(ranks) }),
+            CallKind::Alltoall { blocks: None } => share(len, ranks).map(|bytes| Collective::Alltoall { bytes }),
             CallKind::Alltoall { blocks: Some(blocks) } => self.alltoallv(blocks, sent, len),
             CallKind::Gather { root, blocks } => self.gathered(root, blocks, sent, len),
             CallKind::Scatter { root, blocks } => {
@@ -191,7 +193,8 @@ impl Communicator {
             only_root(own, root)?;
         }
         let Some(blocks) = blocks else {
-            return Ok(Collective::Gather { root, bytes: send.unwrap_or(len / u64::from(ranks)) });
+            let bytes = send.map_or_else(|| share(len, ranks), Ok)?;
+            return Ok(Collective::Gather { root, bytes });
         };
         let places = rooted(self.lists(), blocks, (own, root, ranks), len, send.unwrap_or(0), false)?;
         Ok(Collective::Gatherv { root, places })
@@ -203,7 +206,8 @@ impl Communicator {
             only_root(own, root)?;
         }
         let Some(blocks) = blocks else {
-            return Ok(Collective::Scatter { root, bytes: len.unwrap_or(sent / u64::from(ranks)), in_place });
+            let bytes = len.map_or_else(|| share(sent, ranks), Ok)?;
+            return Ok(Collective::Scatter { root, bytes, in_place });
         };
         let places = rooted(self.lists(), blocks, (own, root, ranks), sent, len.unwrap_or(0), true)?;
         Ok(Collective::Scatterv { root, places, in_place })
@@ -319,6 +323,14 @@ fn shares(
         return Err("the shares exceed 2^64 bytes".to_owned());
     }
     Ok(Collective::ReduceScatter { shares: lists.list(counts.iter().copied()), reduction })
+}
+
+/// A rank's block of a buffer that holds one of equal length for each rank.
+fn share(len: u64, ranks: u32) -> Made<u64> {
+    if !len.is_multiple_of(ranks.into()) {
+        return Err(format!("{len} bytes are no multiple of the {ranks} ranks, whose blocks have one length"));
+    }
+    Ok(len / u64::from(ranks))
 }
 
 fn only_root(own: u32, root: u32) -> std::result::Result<(), String> {

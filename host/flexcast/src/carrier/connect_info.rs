@@ -150,14 +150,14 @@ const CAPABILITIES: [&str; 17] = [
     "control",
     "eager_bytes",
     "algorithm",
-    "sparse_aggregation",
-    "cache_bytes for sparse_aggregation",
+    "sparse.aggregation",
+    "cache_bytes for sparse.aggregation",
     "number of aggregators",
     "reproducible",
     FIXED_POINT,
 ];
 /// Shown by its bits; none is 0.
-const FIXED_POINT: &str = "sparse_fixed_point";
+const FIXED_POINT: &str = "sparse.fixed_point";
 
 impl Capabilities {
     pub(crate) fn new(datapath: DatapathKind, config: &Config, psn_bits: u32, mtu_bytes: u32) -> Self {
@@ -344,7 +344,8 @@ impl ConnectInfo {
         let short = || Error::Peer {
             rank: from,
             reason: format!(
-                "sent {} bytes, which are not connection information: all ranks must run this library",
+                "sent {} bytes, which are no connection information of the datapaths dpa and verbs: give all ranks one \
+                 datapath (FLEXCAST_DATAPATH) and one build of this library",
                 bytes.len()
             ),
         };

@@ -159,7 +159,7 @@ fn a_number_beyond_the_bound_fails_the_operation_on_all_ranks() {
             } else {
                 assert_mentions(
                     &failed.error,
-                    &["rank 1 contributed a number", "sparse_fixed_point", "raise the bound"],
+                    &["rank 1 contributed a number", "sparse.fixed_point", "raise the bound"],
                 );
             }
         }
@@ -171,17 +171,17 @@ fn bounds_that_cannot_be_are_refused() {
     let (_provider, cards) = cards(DatapathKind::Verbs, &Machine::default(), 2);
     for (bound, shown) in [(0.0, "0"), (-1.0, "-1"), (f32::INFINITY, "inf"), (f32::NAN, "NaN"), (1e-40, "0.000")] {
         let error = Pending::new(&cards[0], 0, 2, config().sparse_fixed_point(Some(bound))).expect_err("no bound");
-        assert_mentions(&error, &["sparse_fixed_point: ", shown, "must be a finite number from 1.1754944e-38 on"]);
+        assert_mentions(&error, &["sparse.fixed_point: ", shown, "must be a finite number from 1.1754944e-38 on"]);
     }
     let on_host = config().sparse_aggregation(Aggregation::Host).sparse_fixed_point(Some(1.5));
     let error = Pending::new(&cards[0], 0, 2, on_host).expect_err("nobody adds such");
-    assert_mentions(&error, &["sparse_fixed_point: 1.5 must be left out", "sparse_aggregation be dpa"]);
+    assert_mentions(&error, &["sparse.fixed_point: 1.5 must be left out", "sparse.aggregation be dpa"]);
     let external = config().aggregators(vec!["10.0.0.5:4890".to_owned()]).sparse_fixed_point(Some(1.5));
     let error = Pending::new(&cards[0], 0, 2, external).expect_err("they add others");
-    assert_mentions(&error, &["sparse_fixed_point: 1.5 must be left out", "aggregators that are no ranks"]);
+    assert_mentions(&error, &["sparse.fixed_point: 1.5 must be left out", "aggregators that are no ranks"]);
     // Alike on all ranks, or all fail.
     for (other, words) in
-        [(None, ["sparse_fixed_point 0", "this rank 1.5"]), (Some(2.0), ["sparse_fixed_point 2", "this rank 1.5"])]
+        [(None, ["sparse.fixed_point 0", "this rank 1.5"]), (Some(2.0), ["sparse.fixed_point 2", "this rank 1.5"])]
     {
         let pending = [Some(1.5), other].map(|bound| config().sparse_fixed_point(bound));
         let pending = (0..).zip(&cards).zip(pending);

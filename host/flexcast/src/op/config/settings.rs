@@ -38,7 +38,7 @@ pub enum SettingValue<'t> {
     Word(usize),
     /// A whole number within the range of the setting.
     Whole(u64),
-    /// A finite number from 0 on.
+    /// 0, or a number from [`f32::MIN_POSITIVE`] to [`f32::MAX`].
     Real(f32),
     /// A text, not empty.
     Text(&'t str),
@@ -378,7 +378,9 @@ impl Setting {
             Takes::Real => {
                 let is_one = |number: &f32| *number == 0.0 || (number.is_normal() && *number > 0.0);
                 let number = text.parse().ok().filter(is_one);
-                number.map(SettingValue::Real).ok_or_else(|| "a finite number from 0 on, such as 1.5".into())
+                let limit =
+                    || format!("0, or a number from {:.1e} to {:.1e}, such as 1.5", f32::MIN_POSITIVE, f32::MAX);
+                number.map(SettingValue::Real).ok_or_else(|| limit().into())
             }
             Takes::Text if text.is_empty() => Err("a text of a byte at least".into()),
             Takes::Text => Ok(SettingValue::Text(text)),
@@ -567,7 +569,7 @@ mod tests {
         }
         let words = Setting::named("sparse.aggregation").map(Setting::words).unwrap();
         for (value, word) in (0..).zip(words) {
-            assert_eq!(crate::error::shown("sparse_aggregation", value), *word);
+            assert_eq!(crate::error::shown("sparse.aggregation", value), *word);
         }
         // The words are in the order of the values.
         assert_eq!(CONTROLS.map(|control| control as u64), [0, 1, 2]);
@@ -681,7 +683,10 @@ mod tests {
         }
         for text in ["-1", "inf", "NaN", "1e-40", "1e39", "1,5", "one"] {
             let error = taken("FLEXCAST_SPARSE_FIXED_POINT", text).unwrap_err().to_string();
-            assert!(error.contains(&format!("{text:?}: must be a finite number from 0 on")), "{error}");
+            assert!(
+                error.contains(&format!("{text:?}: must be 0, or a number from 1.2e-38 to 3.4e38, such as 1.5")),
+                "{error}"
+            );
         }
         let both = |name: &str| match name {
             "FLEXCAST_PROGRESS_THREAD" => Some("1".into()),

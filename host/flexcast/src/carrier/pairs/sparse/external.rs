@@ -48,7 +48,7 @@ impl External {
         }
         if config.sparse_aggregation == Aggregation::Dpa {
             let limit =
-                "0 with sparse_aggregation dpa: either the ranks' DPAs add or aggregators that are no ranks".to_owned();
+                "0 with sparse.aggregation dpa: either the ranks' DPAs add or aggregators that are no ranks".to_owned();
             return Err(Error::Config { what: "number of aggregators", value: config.aggregators.len() as u64, limit });
         }
         let addresses = external::resolve(&config.aggregators)?;

@@ -18,7 +18,7 @@ pub(super) fn check(config: &Config) -> Result<()> {
     let Some(bound) = config.sparse_fixed_point else { return Ok(()) };
     let refused = |limit: &str| {
         let reason = format!("{bound} must be {limit}");
-        Err(Error::Argument { operation: "sparse_fixed_point", reason })
+        Err(Error::Argument { operation: "sparse.fixed_point", reason })
     };
     if FixedPoint::new(1, bound).is_err() {
         let least = f32::MIN_POSITIVE;
@@ -28,7 +28,7 @@ pub(super) fn check(config: &Config) -> Result<()> {
         return refused("left out with aggregators that are no ranks: they add f32 as it is");
     }
     if config.sparse_aggregation == Aggregation::Host {
-        return refused("left out, or sparse_aggregation be dpa: processors add f32 as it is");
+        return refused("left out, or sparse.aggregation be dpa: processors add f32 as it is");
     }
     Ok(())
 }

@@ -69,14 +69,13 @@ impl OnDpa {
         }
         let (started, units) = (endpoint.aggregators().and_then(OnceLock::get), endpoint.dpa());
         let limit = match endpoint.aggregators() {
-            None => "host over a network interface, which has no DPA",
-            Some(_) => {
-                "host, unless image `sparse` runs on the card: start it (Endpoint::start_aggregators; \
-                 sparse_firmware_path or FLEXCAST_SPARSE_FIRMWARE of the C interface)"
-            }
+            None => format!("host on an endpoint of the datapath {}, which has no DPA", endpoint.kind()),
+            Some(_) => "host, unless image `sparse` runs on the card: start it (Endpoint::start_aggregators; \
+                        sparse_firmware_path or FLEXCAST_SPARSE_FIRMWARE of the C interface)"
+                .to_owned(),
         };
         let value = config.sparse_aggregation as u64;
-        let missing = || Error::Config { what: "sparse_aggregation", value, limit: limit.to_owned() };
+        let missing = || Error::Config { what: "sparse.aggregation", value, limit: limit.clone() };
         let started = started.ok_or_else(missing)?;
         Ok(Some(Self::new(started, units.unwrap_or(started), config)))
     }
