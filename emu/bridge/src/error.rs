@@ -48,6 +48,14 @@ pub enum BridgeError {
         /// What the system said, or who has it.
         source: io::Error,
     },
+    /// A capture cannot be played.
+    #[error("the capture {} cannot be played: {reason}", path.display())]
+    Replay {
+        /// Its path.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// A machine that runs by itself needs a thread, and a few descriptors.
     #[error("the machine cannot run by itself: {0}")]
     Clock(io::Error),

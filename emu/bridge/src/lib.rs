@@ -28,6 +28,7 @@ mod peers;
 mod process;
 mod share;
 mod shared;
+mod station;
 mod wire;
 
 pub use bridge::{Bridge, BridgeCounters};
@@ -42,4 +43,5 @@ pub use share::{
     share_counters,
 };
 pub use shared::{INLINE, VARIABLE, attached, await_socket, is_driven, leave, relax, will_sleep, with_world};
+pub use station::GeneratorReport;
 pub use wire::{Wire, WireCounters};

@@ -13,6 +13,7 @@ use crate::error::BridgeError;
 use crate::flush::Flush;
 use crate::peers;
 use crate::share::Server;
+use crate::station;
 
 /// Builds the machine, and starts its bridge, and what lets other processes use its cards.
 ///
@@ -28,8 +29,11 @@ pub fn make(machine: &Machine) -> Result<Shared, BridgeError> {
         share.map_or(Ok(()), |(share, server)| server.start().map_err(|source| failed_share(share, source)))
     };
     let Some(table) = &machine.bridge else {
+        if let Some(station) = station::of(machine, &mut world)? {
+            world.attach_station(station)?;
+        }
         let flush = capture(machine, &mut world)?;
-        if share.is_none() {
+        if !machine.follows_the_clock() {
             return Ok(Shared { world, driver: None });
         }
         // Nobody is outside, but the card goes on by itself.
@@ -66,7 +70,7 @@ fn capture(machine: &Machine, world: &mut World) -> Result<Option<Flush>, Bridge
     let file = Arc::new(Mutex::new(BufWriter::new(file)));
     // Nobody ends the capture of a machine that lives as long as its process; without a bridge nobody flushes it
     // either.
-    let at_once = machine.bridge.is_none() && machine.share.is_none();
+    let at_once = !machine.follows_the_clock();
     world.start_capture(Box::new(Capture { file: Arc::clone(&file), at_once }))?;
     Ok(Some(Flush(file)))
 }

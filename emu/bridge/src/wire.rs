@@ -13,7 +13,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use emu_machine::card_with_mac;
-use emu_nic::wire::{self, MAX_PAYLOAD_BYTES};
+use emu_nic::wire;
 use emu_nic::{Packet, wire::DecodeError};
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
@@ -25,7 +25,7 @@ use crate::peer::{self, Here, Peer, PeerConfig};
 use crate::process::Process;
 
 /// Longest frame: a payload of the largest path MTU with all headers there are, and some.
-const MAX_FRAME_BYTES: usize = MAX_PAYLOAD_BYTES + 256;
+const MAX_FRAME_BYTES: usize = emu_nic::MAX_FRAME_BYTES;
 /// What is asked for the receive buffer; the system may give less.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 /// What a long frame costs there: the system counts its own structures, and rounds up.
@@ -281,7 +281,7 @@ impl Wire {
         if frame.is_empty() {
             return;
         }
-        match wire::decode(frame) {
+        match wire::decode_any(frame) {
             Ok(packet) => {
                 self.counters.received += 1;
                 arrive(packet);

@@ -57,6 +57,12 @@ pub enum ConfigError {
         /// Why not.
         source: FaultError,
     },
+    /// A generator that cannot be.
+    #[error("generator: {0}")]
+    Generator(String),
+    /// More than one thing at the free end.
+    #[error("generator, replay and bridge: the cable has one free end, so give one of them")]
+    Ends,
     /// More is lost than there is.
     #[error("loss of {percent} %: must be 0 to 100")]
     Loss {

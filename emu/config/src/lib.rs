@@ -12,6 +12,7 @@ mod machine;
 mod memory;
 mod network;
 mod share;
+mod station;
 mod timing;
 
 pub use bridge::{BridgeTable, MOST_TIMEOUT_MS, PeerTable};
@@ -23,4 +24,5 @@ pub use machine::Machine;
 pub use memory::{Memory, MemoryTable};
 pub use network::{LinkTable, NetworkTable};
 pub use share::{AttachTable, MOST_CLIENTS, ShareTable};
+pub use station::{GeneratorTable, ReplayTable};
 pub use timing::{Timing, TimingError};

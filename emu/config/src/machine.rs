@@ -11,6 +11,7 @@ use crate::job::JobTable;
 use crate::memory::{Memory, MemoryTable};
 use crate::network::{LinkTable, NetworkTable};
 use crate::share::{AttachTable, MOST_CLIENTS, ShareTable};
+use crate::station::{GeneratorTable, ReplayTable};
 use crate::timing::Timing;
 
 /// Seed of weak memory where nobody gives one.
@@ -59,6 +60,21 @@ pub(crate) const MOST_COMMAND_PS: u64 = 1_000_000_000_000;
 /// #   { address = "127.0.0.1:7471", first_card = 0 },
 /// #   { address = "127.0.0.1:7473", first_card = 2, cards = 4 },
 /// # ]
+///
+/// [generator]                 # at the free end of the one card's cable: UDP datagrams, and how many come back
+/// frames = 1000
+/// frame_bytes = 64            # header and check sequence included
+/// in_flight = 1               # or gbit_per_s = 10.0
+/// macs = ["02:00:00:00:ff:01", "01:02:03:04:05:06"] # [default: the second is the card's]
+/// ips = ["192.0.2.1", "192.0.2.2"]
+/// ports = [4000, 4001]
+/// vlan = 7                    # [default: no tag]
+/// start_us = 0                # after steering leads to a receive queue
+/// patience_us = 1000          # how long an answer may take
+/// report = "generator.json"
+///
+/// [replay]                    # or the frames of a capture
+/// capture = "frames.pcapng"
 ///
 /// [job]                       # in the place of first_card and [bridge]: each process of a job on this computer has a machine like this one
 /// first_port = 7471           # UDP port of rank 0; those of the others follow
@@ -122,6 +138,12 @@ pub struct Machine {
     /// What the outer end of the link is joined to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bridge: Option<BridgeTable>,
+    /// A packet generator at the free end of the cable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generator: Option<GeneratorTable>,
+    /// A capture that is played there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replay: Option<ReplayTable>,
     /// Is the same for all processes of a job: [`Machine::placed`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<JobTable>,
@@ -180,6 +202,18 @@ impl Machine {
         known == Self::default()
     }
 
+    /// Whether something is at the free end of the cable that is no other machine.
+    #[must_use]
+    pub fn has_station(&self) -> bool {
+        self.generator.is_some() || self.replay.is_some()
+    }
+
+    /// Whether virtual time follows the wall clock, whatever the program does.
+    #[must_use]
+    pub fn follows_the_clock(&self) -> bool {
+        self.bridge.is_some() || self.share.is_some() || self.has_station()
+    }
+
     /// The configuration of the machine.
     ///
     /// # Errors
@@ -194,7 +228,13 @@ impl Machine {
         if self.job.is_some() {
             return Err(ConfigError::NotPlaced);
         }
-        let follows_the_clock = self.bridge.is_some() || self.share.is_some();
+        if let Some(generator) = &self.generator {
+            generator.check()?;
+        }
+        if self.has_station() && (self.bridge.is_some() || (self.generator.is_some() && self.replay.is_some())) {
+            return Err(ConfigError::Ends);
+        }
+        let follows_the_clock = self.follows_the_clock();
         if let Some(command_ps @ 1..) = self.command_ps.filter(|_| follows_the_clock) {
             return Err(ConfigError::CommandTime { command_ps });
         }
@@ -210,7 +250,7 @@ impl Machine {
             }
         }
         let default = Config::default();
-        let outside = usize::from(self.bridge.is_some());
+        let outside = usize::from(self.bridge.is_some() || self.has_station());
         let (cards, wiring) = match &self.network {
             None => {
                 let cards = self.cards.unwrap_or(default.cards - outside);
@@ -269,7 +309,7 @@ impl Machine {
 
     /// How many cards there are, if `needed` are needed of a machine that runs by itself.
     fn alone(&self, needed: usize) -> Result<usize, ConfigError> {
-        let alone = self.bridge.is_none() && self.share.is_none();
+        let alone = !self.follows_the_clock();
         match self.cards {
             _ if !alone => Err(ConfigError::Bridged),
             Some(cards) if cards < needed => Err(ConfigError::Cards { cards, needed }),

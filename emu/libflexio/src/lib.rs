@@ -5,15 +5,17 @@
 //! one gives `FLEXIO_STATUS_FAILED`. Failures are explained on stderr, as the vendor's library does. A panic inside the
 //! emulator becomes `FLEXIO_STATUS_FATAL_ERR` and never reaches the caller's frames.
 //!
-//! What the emulated card does not have (raw Ethernet queues, the command queue, moderation, other virtual
-//! functions) fails and says so.
+//! What the emulated card does not have (shared receive queues, moderation, other virtual functions) fails and says
+//! so.
 // A C ABI passes raw pointers.
 #![allow(unsafe_code)]
 
 mod app;
 mod call;
 mod clock;
+mod cmdq;
 mod cq;
+mod ethernet;
 mod mkey;
 mod observe;
 mod process;
@@ -32,8 +34,8 @@ use flexio_sys::FlexioApi;
 #[must_use]
 pub fn api() -> FlexioApi {
     use {
-        app::*, call::*, cq::*, mkey::*, observe::*, process::*, qp::*, status::*, stream::*, thread::*,
-        unsupported::*, window::*,
+        app::*, call::*, cmdq::*, cq::*, ethernet::*, mkey::*, observe::*, process::*, qp::*, status::*, stream::*,
+        thread::*, unsupported::*, window::*,
     };
     emu_libibverbs::log::leave_to_host();
     FlexioApi {

@@ -122,6 +122,8 @@ pub(crate) fn service(transport: Transport) -> u32 {
         Transport::Rc => 0,
         Transport::Uc => 1,
         Transport::Ud => 2,
+        // MLX5_QP_ST_RAW_ETHERTYPE of Linux.
+        Transport::Ethernet => 10,
     }
 }
 

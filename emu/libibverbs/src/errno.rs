@@ -45,10 +45,15 @@ impl From<BadHandle> for Errno {
 impl From<NicError> for Errno {
     fn from(error: NicError) -> Self {
         let value = match error {
-            NicError::PdInUse { .. } | NicError::CqInUse { .. } | NicError::QpAttached { .. } => libc::EBUSY,
-            NicError::TooManyKeys { .. } | NicError::TooManyQueues { .. } | NicError::TooManyVhcas { .. } => {
-                libc::ENOMEM
-            }
+            NicError::PdInUse { .. }
+            | NicError::CqInUse { .. }
+            | NicError::QpAttached { .. }
+            | NicError::QpSteered { .. }
+            | NicError::FlowTableInUse { .. } => libc::EBUSY,
+            NicError::TooManyKeys { .. }
+            | NicError::TooManyQueues { .. }
+            | NicError::TooManyVhcas { .. }
+            | NicError::TooManyFlows { .. } => libc::ENOMEM,
             _ => libc::EINVAL,
         };
         Self::new(value, error.to_string())

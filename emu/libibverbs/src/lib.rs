@@ -45,6 +45,7 @@ mod post;
 mod prm;
 mod qp;
 mod refused;
+mod steering;
 mod sysfs;
 pub mod umem;
 
@@ -55,6 +56,7 @@ pub use card::now_ps;
 pub use device::{Context, device_name, functions, mac};
 pub use machine::{is_bridged, relax};
 pub use pd::{Pd, access_rights};
+pub use steering::Tir;
 
 /// The emulator's functions, under their C names.
 #[must_use]

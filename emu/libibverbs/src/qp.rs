@@ -542,6 +542,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             Transport::Rc => IBV_QPT_RC,
             Transport::Uc => IBV_QPT_UC,
             Transport::Ud => IBV_QPT_UD,
+            Transport::Ethernet => IBV_QPT_RAW_PACKET,
         };
         let init = ibv_qp_init_attr {
             qp_context: queue_pair.qp_context as *mut _,

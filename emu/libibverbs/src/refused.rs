@@ -97,7 +97,8 @@ const SHARED_QUEUES: &str = "shared receive queues are not emulated";
 const XRC: &str = "extended reliable connections (XRC) are not emulated";
 const DEVICE_MEMORY: &str = "memory on the card is not emulated";
 const COUNTERS: &str = "counters of flows are not emulated";
-const STEERING: &str = "steering of packets by flow rules is not emulated";
+const STEERING: &str =
+    "this part of steering is not emulated: tables, matchers and rules to a TIR, a table, the port or nowhere are";
 const RAW_QUEUES: &str = "work queues of raw packets are not emulated";
 const THREAD_DOMAINS: &str = "thread domains are not emulated: every object may be used by every thread";
 
@@ -185,17 +186,14 @@ pointer! {
 }
 
 pointer! {
-    "steering of packets by flow rules is not emulated":
+    "this part of steering is not emulated: tables, matchers and rules to a TIR, a table, the port or nowhere are":
     mlx5dv_create_flow, mlx5dv_create_flow_action_esp, mlx5dv_create_flow_action_modify_header,
     mlx5dv_create_flow_action_packet_reformat, mlx5dv_create_flow_matcher, mlx5dv_create_steering_anchor,
     mlx5dv_dr_action_create_aso, mlx5dv_dr_action_create_default_miss, mlx5dv_dr_action_create_dest_array,
-    mlx5dv_dr_action_create_dest_devx_tir, mlx5dv_dr_action_create_dest_ib_port,
     mlx5dv_dr_action_create_dest_ibv_qp, mlx5dv_dr_action_create_dest_root_table,
-    mlx5dv_dr_action_create_dest_table, mlx5dv_dr_action_create_dest_vport, mlx5dv_dr_action_create_drop,
     mlx5dv_dr_action_create_flow_counter, mlx5dv_dr_action_create_flow_meter, mlx5dv_dr_action_create_flow_sampler,
     mlx5dv_dr_action_create_modify_header, mlx5dv_dr_action_create_packet_reformat,
-    mlx5dv_dr_action_create_pop_vlan, mlx5dv_dr_action_create_push_vlan, mlx5dv_dr_action_create_tag,
-    mlx5dv_dr_domain_create, mlx5dv_dr_matcher_create, mlx5dv_dr_rule_create, mlx5dv_dr_table_create
+    mlx5dv_dr_action_create_pop_vlan, mlx5dv_dr_action_create_push_vlan, mlx5dv_dr_action_create_tag
 }
 
 pointer! {
@@ -230,11 +228,10 @@ status! {
 }
 
 status! {
-    "steering of packets by flow rules is not emulated":
-    mlx5dv_destroy_flow_matcher, mlx5dv_destroy_steering_anchor, mlx5dv_dr_action_destroy,
+    "this part of steering is not emulated: tables, matchers and rules to a TIR, a table, the port or nowhere are":
+    mlx5dv_destroy_flow_matcher, mlx5dv_destroy_steering_anchor,
     mlx5dv_dr_action_modify_aso, mlx5dv_dr_action_modify_flow_meter, mlx5dv_dr_aso_other_domain_link,
-    mlx5dv_dr_aso_other_domain_unlink, mlx5dv_dr_domain_destroy, mlx5dv_dr_domain_sync, mlx5dv_dr_matcher_destroy,
-    mlx5dv_dr_matcher_set_layout, mlx5dv_dr_rule_destroy, mlx5dv_dr_table_destroy, mlx5dv_dump_dr_domain,
+    mlx5dv_dr_aso_other_domain_unlink, mlx5dv_dump_dr_domain,
     mlx5dv_dump_dr_matcher, mlx5dv_dump_dr_rule, mlx5dv_dump_dr_table
 }
 
@@ -256,8 +253,8 @@ nothing! {
 }
 
 nothing! {
-    "steering of packets by flow rules is not emulated":
-    mlx5dv_dr_domain_allow_duplicate_rules, mlx5dv_dr_domain_set_reclaim_device_memory
+    "this part of steering is not emulated: tables, matchers and rules to a TIR, a table, the port or nowhere are":
+    mlx5dv_dr_domain_set_reclaim_device_memory
 }
 
 nothing! {

@@ -76,6 +76,7 @@ impl Config {
         match kind {
             ThreadKind::EventHandler => (self.handler_watchdog_ps, "event handler"),
             ThreadKind::Rpc => (self.rpc_watchdog_ps, "call"),
+            ThreadKind::Worker => (self.rpc_watchdog_ps, "task of a command queue"),
         }
     }
 }

@@ -8,6 +8,12 @@ use crate::numbering::{LAST_CARD, MAX_CARDS};
 /// An error of a control-path call. Datapath errors are completions, crash records or asynchronous events instead.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
+    /// Out of room in a command queue.
+    #[error("{limit} tasks wait in the command queue: let some run first")]
+    TooManyTasks {
+        /// The limit.
+        limit: usize,
+    },
     /// The configuration asks for a topology this machine does not have.
     #[error("{0} cards asked for: a cable joins 1 or 2, and a network (Wiring::Network) up to {MAX_CARDS}")]
     Cards(usize),

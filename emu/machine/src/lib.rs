@@ -71,5 +71,5 @@ pub use observe::race::RaceSnapshot;
 pub use observe::race::{Access, Agent, Race, RaceKind};
 pub use observe::record::{DEFAULT_RECORDS, Ending, Record, Recording, ThreadIdentity, What};
 pub use observe::snapshot::{CardSnapshot, ProcessSnapshot, Snapshot};
-pub use world::World;
 pub use world::debug::{Action, DebugStop, Debugger, Resume, Stopped};
+pub use world::{Station, World};

@@ -1,5 +1,6 @@
 //! The machine as a whole: cards, what joins them, host memory, the event queue and the clock.
 
+pub(crate) mod command_queue;
 mod control;
 mod cores;
 pub(crate) mod debug;
@@ -17,6 +18,7 @@ mod rtos;
 mod schedule;
 mod snapshot;
 mod stall;
+mod station;
 mod visibility;
 
 use std::collections::VecDeque;
@@ -48,6 +50,8 @@ use departures::Departures;
 use probes::Probes;
 use queue::{Event, EventQueue};
 use ready::{Ready, Turn};
+use station::Outer;
+pub use station::Station;
 
 /// Everything that is emulated. One thread of the host drives it; the same calls in the same order give the same trace.
 #[derive(Debug)]
@@ -73,6 +77,8 @@ pub struct World {
     pub(crate) async_events: VecDeque<(usize, AsyncEvent)>,
     /// The outer end of the cable, if it is open.
     pub(crate) outside: Option<Departures>,
+    /// What is there, if it is no other machine.
+    pub(crate) outer: Option<Outer>,
     /// Whether it is worth asking for memory a turn ahead.
     pub(crate) prefetches: bool,
 }
@@ -141,6 +147,7 @@ impl World {
             channel_events: VecDeque::new(),
             async_events: VecDeque::new(),
             outside: None,
+            outer: None,
             prefetches: count >= MANY_CARDS,
         })
     }
@@ -401,6 +408,11 @@ impl World {
                 self.wires.transmit(at_ps, card, packet);
                 self.carry_frames(at_ps);
             }
+            Event::Station(arrived) => {
+                let bytes = arrived.as_ref().map_or(0, Packet::frame_bytes);
+                self.trace.record(at_ps, "station", 0, bytes);
+                self.station_event(at_ps, arrived);
+            }
             Event::Fabric => {
                 self.trace.record(at_ps, "fabric", 0, 0);
                 self.follow_groups();
@@ -453,7 +465,11 @@ impl World {
     pub(crate) fn carry_frames(&mut self, at_ps: u64) {
         for delivery in self.wires.effects.deliveries.drain(..) {
             if let Some(outside) = self.outside.as_mut().filter(|_| delivery.port >= self.cards.len()) {
-                outside.arrive(delivery.at_ps, delivery.frame);
+                if self.outer.is_some() {
+                    self.queue.push(delivery.at_ps, Event::Station(Some(delivery.frame)));
+                } else {
+                    outside.arrive(delivery.at_ps, delivery.frame);
+                }
                 continue;
             }
             self.queue.push(delivery.at_ps, Event::Arrival(delivery.port, delivery.frame));

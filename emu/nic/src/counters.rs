@@ -17,10 +17,12 @@ pub struct Counters {
     pub loopback_packets: u64,
     /// Packets that found the receive buffer full.
     pub rx_buffer_drops: u64,
-    /// Packets whose invariant check sequence was wrong.
+    /// Packets whose invariant check sequence was wrong, and frames whose check sequence was.
     pub icrc_drops: u64,
     /// Packets addressed to another port.
     pub address_drops: u64,
+    /// Ethernet frames that no steering rule led to a receive queue.
+    pub steering_drops: u64,
     /// Packets for a multicast group without a member on the card.
     pub multicast_drops: u64,
     /// Copies of packets to groups, one for each member.
@@ -31,7 +33,7 @@ pub struct Counters {
     pub pkey_drops: u64,
     /// UD packets with a wrong Q_Key.
     pub qkey_drops: u64,
-    /// UC and UD messages dropped because no receive was posted.
+    /// UC and UD messages and Ethernet frames dropped because no receive was posted.
     pub rnr_drops: u64,
     /// RNR NAKs sent (RC).
     pub rnr_naks: u64,

@@ -1,6 +1,7 @@
 //! Completion queue entries, 64 bytes (mlx5 CQE layout of rdma-core; big-endian).
 
 use crate::cq::CQE_BYTES;
+use crate::ethernet::{Parsed, complete_sum};
 
 /// CQE opcodes.
 pub mod opcode {
@@ -154,6 +155,36 @@ pub(crate) fn responder(receipt: &Receipt) -> Cqe {
     put32(&mut cqe, 0x38, receipt.qpn);
     put16(&mut cqe, 0x3C, receipt.index);
     cqe[0x3F] = receipt.opcode << 4 | u8::from(receipt.solicited) << 1;
+    cqe
+}
+
+/// An Ethernet frame has arrived, in receive `index` of queue `qpn` with `user_index`.
+///
+/// Layout: `mlx5_cqe64` of Linux `mlx5/device.h`. Byte 0x1C has a bit for each layer whose checksum is right, 0x1D the
+/// kinds of headers and whether a VLAN tag was there, 0x14 the sum from the network header on.
+pub(crate) fn frame(bytes: &[u8], found: &Parsed, (qpn, user_index): (u32, u32), index: u16, byte_count: u32) -> Cqe {
+    const LAYER_2_OK: u8 = 1;
+    let layer_3 = found.layer_3.map_or((0, 0), |layer| (if layer.is_ipv4 { 2 } else { 1 }, u8::from(layer.is_right)));
+    let layer_4 = found.layer_4.map_or((0, 0), |layer| {
+        let acknowledges = found.fields[0x13] & 0x10 != 0;
+        let kind = match (layer.is_tcp, acknowledges) {
+            (false, _) => 2,
+            (true, false) => 1,
+            (true, true) if layer.payload_bytes == 0 => 3,
+            (true, true) => 4,
+        };
+        (kind, u8::from(layer.is_right))
+    });
+    let mut cqe = [0; CQE_BYTES];
+    put16(&mut cqe, 0x14, complete_sum(bytes, found));
+    cqe[0x1C] = LAYER_2_OK | layer_3.1 << 1 | layer_4.1 << 2;
+    cqe[0x1D] = layer_4.0 << 4 | layer_3.0 << 2 | u8::from(found.vlan.is_some());
+    put16(&mut cqe, 0x1E, found.vlan.unwrap_or(0));
+    put32(&mut cqe, 0x20, user_index & 0xFF_FFFF);
+    put32(&mut cqe, 0x2C, byte_count);
+    put32(&mut cqe, 0x38, qpn);
+    put16(&mut cqe, 0x3C, index);
+    cqe[0x3F] = opcode::RESPONDER_SEND << 4;
     cqe
 }
 

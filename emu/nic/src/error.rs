@@ -47,6 +47,40 @@ pub enum NicError {
         /// The limit.
         limit: usize,
     },
+    /// No such flow table.
+    #[error("flow table {table} does not exist: create it first")]
+    UnknownFlowTable {
+        /// The table.
+        table: u32,
+    },
+    /// The flow table has rules, or rules lead to it.
+    #[error("flow table {table} is used by {users} rules: destroy them first")]
+    FlowTableInUse {
+        /// The table.
+        table: u32,
+        /// Rules in it, and those that lead to it.
+        users: usize,
+    },
+    /// No such steering rule.
+    #[error("steering rule {rule} does not exist: it was never created, or destroyed since")]
+    UnknownFlow {
+        /// The rule.
+        rule: u32,
+    },
+    /// Out of tables and rules.
+    #[error("{limit} flow tables and rules have been made: numbers are never reused, so make a new card")]
+    TooManyFlows {
+        /// The limit.
+        limit: u32,
+    },
+    /// Steering rules lead to the receive queue.
+    #[error("{flows} steering rules lead to receive queue {qpn:#x}: destroy them first")]
+    QpSteered {
+        /// The receive queue.
+        qpn: u32,
+        /// The rules.
+        flows: usize,
+    },
     /// No such completion queue.
     #[error("completion queue {cqn:#x} does not exist: create it first")]
     UnknownCq {

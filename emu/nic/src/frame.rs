@@ -5,6 +5,7 @@ use emu_fabric::{Destination, NetworkFrame};
 use crate::address::{Address, Gid};
 use crate::mix::mix;
 use crate::packet::{Extension, Packet, priority};
+use crate::transport::Transport;
 
 impl Address {
     /// The Ethernet address as a number, by which a switch knows a port.
@@ -35,6 +36,9 @@ impl NetworkFrame for Packet {
 
     /// A hash of both ends' addresses, the UDP source port and the queue pairs.
     fn flow(&self) -> u64 {
+        if self.transport == Transport::Ethernet {
+            return self.ethernet_flow();
+        }
         let source_qpn = match self.extension {
             Extension::Datagram { source_qpn, .. } => source_qpn,
             _ => 0,
@@ -66,7 +70,6 @@ impl NetworkFrame for Packet {
 mod tests {
     use super::*;
     use crate::packet::{DEFAULT_PKEY, Network, Operation};
-    use crate::transport::Transport;
     use crate::wire::{DecodeError, decode, encode};
 
     fn packet(payload: usize) -> Packet {

@@ -79,7 +79,8 @@ impl Identity {
 
     /// Whether a queue pair's packets turn round inside the card. A datagram's address decides on its own.
     pub(crate) fn turns_round(&self, qp: &QueuePair) -> bool {
-        qp.path.force_loopback || (qp.attr.transport != Transport::Ud && self.is_own(&qp.peer()))
+        qp.path.force_loopback
+            || (matches!(qp.attr.transport, Transport::Rc | Transport::Uc) && self.is_own(&qp.peer()))
     }
 
     pub(crate) fn pkeys(&self) -> &[u16] {

@@ -1,4 +1,4 @@
-//! An emulated RDMA card: queue pairs, completion queues, memory keys and RoCEv2 packets.
+//! An emulated RDMA card: queue pairs, completion queues, memory keys, RoCEv2 packets and raw Ethernet frames.
 //!
 //! The card does no IO of its own. Inputs are a time, a doorbell, a packet or a timer, and the memory it may access;
 //! what follows is put into [`Effects`]. The caller keeps the clock, hands timers back when they are due, and carries
@@ -6,8 +6,8 @@
 //!
 //! Imports point one way:
 //!
-//! - formats: `packet`, [`wire`], `wqe`, `cqe`, and the attributes of objects;
-//! - tables and state: `queue_pair`, `cq`, `keys`, `groups`, `identity`;
+//! - formats: `packet`, `ethernet`, [`wire`], `wqe`, `cqe`, and the attributes of objects;
+//! - tables and state: `queue_pair`, `cq`, `keys`, `groups`, `steering`, `identity`;
 //! - engines, types with state of their own: `engine::{requester, responder, port, pcie, completions, ingress}`; a step
 //!   of one works with a `Cx`, the bundle of time, memory, effects and log;
 //! - [`Nic`], the public interface, which owns them.
@@ -23,6 +23,7 @@ mod cx;
 mod effects;
 mod engine;
 mod error;
+mod ethernet;
 mod frame;
 mod grh;
 mod groups;
@@ -39,6 +40,7 @@ mod packet;
 mod psn;
 mod qp;
 mod queue_pair;
+mod steering;
 mod table;
 mod timing;
 mod transport;
@@ -53,6 +55,7 @@ pub use cqe::{opcode as cqe_opcode, syndrome, vendor};
 pub use effects::{AsyncEvent, CqEvent, Effects, FailureCause, Timer};
 pub use engine::responder::GroupKey;
 pub use error::NicError;
+pub use ethernet::{MATCH_BYTES, MAX_FRAME_BYTES, MatchFields};
 pub use icrc::icrc;
 pub use identity::PortAddresses;
 pub use keys::alias::{AliasAttr, Token};
@@ -61,6 +64,7 @@ pub use nic::{Nic, NicConfig, PUSHED_BYTES};
 pub use note::{CqeNote, Note, PacketNote};
 pub use packet::{Acknowledgement, DEFAULT_PKEY, Extension, Network, Operation, Packet};
 pub use qp::{MAX_RD_ATOMIC, Mtu, QpAttr, QpModify, QpPath, QpQuery, QpState};
+pub use steering::{FlowAction, FlowDirection, FlowMatch};
 pub use timing::NicTiming;
 pub use transport::Transport;
 pub use wqe::opcode as wqe_opcode;

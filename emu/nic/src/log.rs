@@ -58,7 +58,16 @@ fn drop_reason(before: &Counters, after: &Counters) -> Option<&'static str> {
             }
         )*};
     }
-    first_that_rose!(rx_buffer_drops, address_drops, multicast_drops, qp_drops, pkey_drops, qkey_drops, rnr_drops);
+    first_that_rose!(
+        rx_buffer_drops,
+        address_drops,
+        steering_drops,
+        multicast_drops,
+        qp_drops,
+        pkey_drops,
+        qkey_drops,
+        rnr_drops
+    );
     first_that_rose!(rnr_naks, uc_gap_drops, access_drops, rc_out_of_sequence, rc_duplicates, remote_access_errors);
     None
 }

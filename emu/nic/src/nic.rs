@@ -16,6 +16,7 @@ use crate::engine::pcie::Pcie;
 use crate::engine::port::Port;
 use crate::engine::requester::Requester;
 use crate::engine::responder::Responder;
+use crate::ethernet;
 use crate::groups::Groups;
 use crate::identity::{Identity, same_partition};
 use crate::keys::Keys;
@@ -26,8 +27,10 @@ use crate::note::Note;
 use crate::packet::{Operation, Packet};
 use crate::qp::{Mtu, QpState};
 use crate::queue_pair::QueuePair;
+use crate::steering::{FlowAction, FlowDirection, Steering};
 use crate::table::Table;
 use crate::timing::NicTiming;
+use crate::transport::Transport;
 
 /// Longest entry that can come with its doorbell: half of a BlueFlame register of 512 bytes, as mlx5's provider uses
 /// it.
@@ -80,6 +83,7 @@ impl Nic {
             datapath: Datapath {
                 keys: Keys::new((mixed >> 32) as u8, first_vhca),
                 groups: Groups::default(),
+                steering: Steering::default(),
                 port: Port::new(identity, timing, config.port_mtu),
                 pcie: Pcie::new(timing),
                 completions: Completions::new(first_cqn, timing.completion_latency_ps),
@@ -100,6 +104,14 @@ impl Nic {
     #[must_use]
     pub fn address(&self) -> Address {
         self.datapath.port.identity.address()
+    }
+
+    pub(crate) fn datapath(&self) -> &Datapath {
+        &self.datapath
+    }
+
+    pub(crate) fn steering(&mut self) -> &mut Steering {
+        &mut self.datapath.steering
     }
 
     /// What it has counted.
@@ -231,7 +243,9 @@ impl Nic {
         log.note(now_ps, || Note::Arrived { packet: (&packet).into(), loopback: false });
         let to = packet.destination;
         let before = log.before();
-        if to.is_multicast() {
+        if packet.transport == Transport::Ethernet {
+            // Steering decides, whoever it is addressed to.
+        } else if to.is_multicast() {
             if !datapath.groups.has_joined(&to.gid) {
                 log.counters.multicast_drops += 1;
                 log.note_drop(before, now_ps, &packet);
@@ -263,6 +277,18 @@ impl Nic {
 
     /// Gives a packet to whom it is for: one queue pair, or each member of a group. Says how many that were.
     fn route(&mut self, now_ps: u64, packet: &Packet, mem: &mut dyn Dma, fx: &mut Effects) -> u64 {
+        if packet.transport == Transport::Ethernet {
+            let before = self.log.before();
+            let fields = ethernet::parse(&packet.payload).fields;
+            match self.datapath.steering.decide(FlowDirection::Receive, &fields) {
+                Some(FlowAction::Queue(queue)) => self.deliver(now_ps, queue, packet, mem, fx),
+                _ => {
+                    self.log.counters.steering_drops += 1;
+                    self.log.note_drop(before, now_ps, packet);
+                }
+            }
+            return 1;
+        }
         if !packet.destination.is_multicast() {
             self.deliver(now_ps, packet.destination_qpn, packet, mem, fx);
             return 1;

@@ -217,9 +217,9 @@ pub struct Packet {
     pub message_number: u32,
     /// Extended header.
     pub extension: Extension,
-    /// Payload.
+    /// Payload; of raw Ethernet the whole frame, from its destination address on, without check sequence.
     pub payload: Arc<[u8]>,
-    /// A bit behind the headers has been flipped on the way, chosen by this number: the invariant check sequence is
+    /// A bit behind the headers has been flipped on the way, chosen by this number: the check sequence is
     /// wrong, and the receiving card drops the packet. `None` in what a card sends.
     pub damage: Option<u64>,
 }
@@ -228,6 +228,8 @@ pub struct Packet {
 const PREAMBLE_AND_GAP_BYTES: u64 = 20;
 /// Ethernet header and frame check sequence.
 const ETHERNET_BYTES: u64 = 18;
+/// Of these, the frame check sequence.
+const FCS_BYTES: u64 = 4;
 /// Shortest Ethernet frame with them; shorter ones are padded.
 const MIN_FRAME_BYTES: u64 = 64;
 const IPV4_BYTES: u64 = 20;
@@ -239,6 +241,9 @@ impl Packet {
     /// Bytes of the Ethernet frame, without preamble and gap.
     #[must_use]
     pub fn frame_bytes(&self) -> u64 {
+        if self.transport == Transport::Ethernet {
+            return (self.payload.len() as u64 + FCS_BYTES).max(MIN_FRAME_BYTES);
+        }
         let network = if self.destination.gid.ipv4().is_some() { IPV4_BYTES } else { IPV6_BYTES };
         let extension = match self.extension {
             Extension::None => 0,
@@ -254,13 +259,14 @@ impl Packet {
         (ETHERNET_BYTES + network + TRANSPORT_BYTES + extension + immediate + payload).max(MIN_FRAME_BYTES)
     }
 
-    /// The opcode field of the base transport header.
+    /// The opcode field of the base transport header; 0 in a frame that has none.
     #[must_use]
     pub fn opcode(&self) -> u8 {
         let service = match self.transport {
             Transport::Rc => 0x00,
             Transport::Uc => 0x20,
             Transport::Ud => 0x60,
+            Transport::Ethernet => return 0,
         };
         let immediate = self.immediate.is_some();
         if self.operation == Operation::Send && self.last && self.invalidate.is_some() {

@@ -248,17 +248,17 @@ impl Given {
     }
 
     fn check(self, qp: &QueuePair, to: QpState, force_loopback: bool) -> Result<(), NicError> {
-        let connected = qp.attr.transport != Transport::Ud;
+        let connected = matches!(qp.attr.transport, Transport::Rc | Transport::Uc);
         let needed: &[(bool, &'static str)] = match to {
             QpState::Init if connected => &[(self.access, "access")],
-            QpState::Init => &[(self.qkey, "qkey")],
+            QpState::Init if qp.attr.transport == Transport::Ud => &[(self.qkey, "qkey")],
             QpState::Rtr if connected => &[
                 (self.path_mtu, "path_mtu"),
                 (self.dest_qpn, "dest_qpn"),
                 (self.rq_psn, "rq_psn"),
                 (self.rgid || force_loopback, "rgid"),
             ],
-            QpState::Rts => &[(self.sq_psn, "sq_psn")],
+            QpState::Rts if qp.attr.transport != Transport::Ethernet => &[(self.sq_psn, "sq_psn")],
             _ => &[],
         };
         match needed.iter().find(|(given, _)| !given) {

@@ -13,6 +13,9 @@ pub enum Transport {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Raw Ethernet: a send queue's messages are whole frames, and a receive queue gets the frames that steering leads
+    /// to it.
+    Ethernet,
 }
 
 impl fmt::Display for Transport {
@@ -21,6 +24,7 @@ impl fmt::Display for Transport {
             Self::Rc => "RC",
             Self::Uc => "UC",
             Self::Ud => "UD",
+            Self::Ethernet => "raw Ethernet",
         })
     }
 }

@@ -23,7 +23,7 @@ mod opcode;
 
 use emu_fabric::CaptureFrame;
 
-pub use decode::decode;
+pub use decode::{decode, decode_any};
 pub use encode::{encode, entropy_port, group_mac};
 pub use error::{DecodeError, EncodeError};
 

@@ -7,6 +7,7 @@ pub(crate) use segment::WqeFault;
 
 use crate::address::{Address, Gid};
 use crate::cqe::vendor;
+use crate::ethernet::Offloads;
 use crate::packet::Network;
 use crate::qp::hop_limit;
 use crate::transport::Transport;
@@ -25,6 +26,8 @@ pub(crate) const ATOMIC_BYTES: u32 = 8;
 pub(crate) const MAX_MESSAGE_BYTES: u64 = 1 << 30;
 /// Ends a list of receive segments that is shorter than the stride.
 const END_OF_LIST_KEY: u32 = 0x100;
+/// In the Ethernet segment: the next two bytes are a VLAN tag to insert.
+const INSERT_VLAN: u16 = 1 << 15;
 /// A data segment's length with this bit is that of inline data.
 const INLINE: u32 = 1 << 31;
 
@@ -206,6 +209,8 @@ pub(crate) struct Wqe {
     pub(crate) swap_or_add: u64,
     pub(crate) compare: u64,
     pub(crate) umr: Option<Box<Umr>>,
+    /// What the card adds to an Ethernet frame.
+    pub(crate) offloads: Offloads,
 }
 
 impl Wqe {
@@ -219,6 +224,7 @@ impl Wqe {
         self.inline.clear();
         self.len = 0;
         self.umr = None;
+        self.offloads = Offloads::default();
 
         let head: &[u8; SEGMENT_BYTES] = bytes.first_chunk().ok_or(SIZE)?;
         self.control = Control::parse(head);
@@ -229,12 +235,13 @@ impl Wqe {
         let mut rest = bytes.get(SEGMENT_BYTES..size).ok_or(SIZE)?;
         let allowed = match self.control.opcode {
             opcode::NOP => return Ok(()),
-            opcode::SEND | opcode::SEND_IMM => true,
-            opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM => transport != Transport::Ud,
+            opcode::SEND => true,
+            opcode::SEND_IMM => transport != Transport::Ethernet,
+            opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM => matches!(transport, Transport::Rc | Transport::Uc),
             opcode::RDMA_READ | opcode::ATOMIC_CS | opcode::ATOMIC_FA | opcode::SEND_INVAL => {
                 transport == Transport::Rc
             }
-            opcode::LOCAL_INVAL | opcode::UMR => transport != Transport::Ud,
+            opcode::LOCAL_INVAL | opcode::UMR => matches!(transport, Transport::Rc | Transport::Uc),
             _ => false,
         };
         // The operation modifier has no meaning for any of these.
@@ -260,13 +267,38 @@ impl Wqe {
                 self.rkey = be32(segment, 8);
             }
             _ if transport == Transport::Ud => self.address = Some(address_vector(&mut rest)?),
+            _ if transport == Transport::Ethernet => self.ethernet(&mut rest)?,
             _ => {}
         }
         self.data(rest)
     }
 
+    /// The Ethernet segment: which checksums to compute, and either a VLAN tag to insert or the first bytes of the
+    /// frame (`mlx5_wqe_eth_seg` of rdma-core).
+    fn ethernet(&mut self, rest: &mut &[u8]) -> Result<(), WqeFault> {
+        /// Bytes of the frame that the segment itself has room for.
+        const ROOM: usize = 2;
+        let head = take(rest, SEGMENT_BYTES)?;
+        let flags = head[4];
+        self.offloads = Offloads { layer_3: flags & 0x40 != 0, layer_4: flags & 0x80 != 0, vlan: None };
+        let word = be16(head, 12);
+        if word & INSERT_VLAN != 0 {
+            self.offloads.vlan = Some(be16(head, 14));
+            return Ok(());
+        }
+        let len = usize::from(word & 0x3FF);
+        if len > 0 {
+            let more = len.saturating_sub(ROOM);
+            let behind = take(rest, more.next_multiple_of(SEGMENT_BYTES))?;
+            self.inline.extend_from_slice(&head[14..14 + len.min(ROOM)]);
+            self.inline.extend_from_slice(&behind[..more]);
+            self.pieces.push(Piece::Inline { start: 0, len });
+        }
+        Ok(())
+    }
+
     fn data(&mut self, mut rest: &[u8]) -> Result<(), WqeFault> {
-        let mut total = 0_u64;
+        let mut total = self.pieces.iter().map(Piece::len).sum::<u64>();
         while !rest.is_empty() {
             let word = be32(rest, 0);
             let piece = if word & INLINE != 0 {
@@ -364,7 +396,7 @@ mod tests {
         fn random_bytes_never_panic_and_never_promise_more_than_they_hold(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..1024),
             opcode in prop_oneof![Just(0x00), Just(0x08), Just(0x09), Just(0x0A), Just(0x0B), Just(0x10), Just(0x11), Just(0x12), Just(0x25), any::<u8>()],
-            transport in prop_oneof![Just(Transport::Rc), Just(Transport::Uc), Just(Transport::Ud)],
+            transport in prop_oneof![Just(Transport::Rc), Just(Transport::Uc), Just(Transport::Ud), Just(Transport::Ethernet)],
             small_inline in any::<bool>(),
         ) {
             if bytes.len() >= 8 {

@@ -4,6 +4,7 @@ mod atomics;
 mod common;
 mod completions;
 mod disorder;
+mod ethernet;
 mod failures;
 mod fields;
 mod flags;

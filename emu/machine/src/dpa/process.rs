@@ -13,6 +13,7 @@ use crate::dpa::memory::ProcessMemory;
 use crate::dpa::statistics::ThreadStatistics;
 use crate::dpa::thread::{Thread, Threads};
 use crate::near;
+use crate::world::command_queue::CommandQueue;
 
 /// Why a process runs nothing any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +83,8 @@ pub struct Process {
     /// Whether it runs.
     pub status: ProcessStatus,
     pub(crate) rpc: Option<RpcSlot>,
+    /// Command queues by id.
+    pub(crate) command_queues: BTreeMap<u32, CommandQueue>,
     /// Threads that were destroyed last.
     pub(crate) gone: VecDeque<ThreadStatistics>,
     pub(crate) forgotten_threads: u64,

@@ -73,13 +73,14 @@ impl ThreadStatistics {
     }
 }
 
-/// The name that the vendor's tools give a thread: `EH_p_t_t` with the ids of process and thread; calls, which those
-/// tools do not list, are `RPC_p_t_t`.
+/// The name that the vendor's tools give a thread: `EH_p_t_t` with the ids of process and thread; calls and workers of
+/// command queues, which those tools do not list, are `RPC_p_t_t` and `CMDQ_p_t_t`.
 #[must_use]
 pub fn thread_name(kind: ThreadKind, process: u32, thread: u32) -> String {
     let prefix = match kind {
         ThreadKind::EventHandler => "EH",
         ThreadKind::Rpc => "RPC",
+        ThreadKind::Worker => "CMDQ",
     };
     format!("{prefix}_{process}_{thread}_{thread}")
 }

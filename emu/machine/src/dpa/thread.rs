@@ -11,6 +11,8 @@ pub enum ThreadKind {
     EventHandler,
     /// Started by the host; ends by returning.
     Rpc,
+    /// Runs tasks of a command queue, each of which ends by returning.
+    Worker,
 }
 
 /// Where a thread is in its life.

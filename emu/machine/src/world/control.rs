@@ -51,6 +51,7 @@ impl World {
                 streams: Default::default(),
                 status: ProcessStatus::Healthy,
                 rpc: None,
+                command_queues: Default::default(),
                 gone: Default::default(),
                 forgotten_threads: 0,
                 on_death: None,
@@ -318,12 +319,17 @@ impl World {
     }
 }
 
-fn free_id(what: &'static str, process: u32, limit: u32, taken: impl Fn(u32) -> bool) -> Result<u32, MachineError> {
+pub(super) fn free_id(
+    what: &'static str,
+    process: u32,
+    limit: u32,
+    taken: impl Fn(u32) -> bool,
+) -> Result<u32, MachineError> {
     (0..limit).find(|&id| !taken(id)).ok_or(MachineError::NoObject { what, id: limit, process })
 }
 
 /// Adds a thread on an execution unit, with its memory block and thread context.
-fn add_thread(card: &mut Card, pid: u32, eu: u32, kind: ThreadKind) -> Result<u32, MachineError> {
+pub(super) fn add_thread(card: &mut Card, pid: u32, eu: u32, kind: ThreadKind) -> Result<u32, MachineError> {
     let id = card.next_thread;
     let process = card.process_mut(pid)?;
     process.memory.map_thread(eu as usize);
@@ -349,7 +355,7 @@ fn add_thread(card: &mut Card, pid: u32, eu: u32, kind: ThreadKind) -> Result<u3
         entry: 0,
         arg: 0,
         tls: 0,
-        state: if kind == ThreadKind::Rpc { ThreadState::Waiting } else { ThreadState::Created },
+        state: if kind != ThreadKind::EventHandler { ThreadState::Waiting } else { ThreadState::Created },
         pending: false,
         hart: Hart::new(0),
         port: Port { eu, outbox: None, windows: [None; 2] },
@@ -362,7 +368,7 @@ fn add_thread(card: &mut Card, pid: u32, eu: u32, kind: ThreadKind) -> Result<u3
     });
     card.next_thread += 1;
     card.owners.insert(id, pid);
-    if kind == ThreadKind::EventHandler {
+    if kind != ThreadKind::Rpc {
         card.eus[eu as usize] = Some(id);
     }
     Ok(id)

@@ -108,7 +108,7 @@ impl World {
         let Some(process) = self.cards[card].processes.get(&process) else { return };
         let Some(thread) = process.threads.get(&id) else { return };
         let (kind, eu) = (thread.kind, thread.port.eu);
-        let call = (kind == ThreadKind::Rpc).then(|| process.entry_symbol(thread));
+        let call = (kind != ThreadKind::EventHandler).then(|| process.entry_symbol(thread));
         if !recorder.knows((card, id)) {
             let entry = if call.is_some() { String::new() } else { process.entry_symbol(thread) };
             recorder.introduce((card, id), ThreadIdentity { process: process.id, kind, eu, entry });
@@ -122,7 +122,7 @@ impl World {
         let Some(recorder) = self.probes.recorder.as_deref_mut() else { return };
         let Ok(thread) = self.cards[card].thread(id) else { return };
         let hart = &thread.hart;
-        let returned = thread.kind == ThreadKind::Rpc && thread.state == ThreadState::Waiting;
+        let returned = thread.kind != ThreadKind::EventHandler && thread.state == ThreadState::Waiting;
         let otherwise = if returned { Ending::Return } else { Ending::Stopped };
         recorder.end(cycles_to_ps(hart.cycles), (card, id), (hart.cycles, hart.instret), otherwise);
     }

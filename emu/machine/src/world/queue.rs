@@ -17,6 +17,8 @@ pub(crate) enum Event {
     Departure(usize, Packet),
     /// A packet arrives at a card's port.
     Arrival(usize, Packet),
+    /// A frame arrives at the station at the outer end, or it is the station's turn.
+    Station(Option<Packet>),
     /// What joins the cards has something to do.
     Fabric,
     /// A completion-queue event fires.
@@ -30,7 +32,7 @@ impl Event {
             Event::Nic(card, _) | Event::Departure(card, _) | Event::Arrival(card, _) | Event::Completion(card, _) => {
                 Some(card)
             }
-            Event::Fabric => None,
+            Event::Fabric | Event::Station(_) => None,
         }
     }
 }

@@ -155,8 +155,8 @@ impl World {
         };
         self.trace.record(at_ps, "call", u64::from(id), number);
         self.probes.note_call(at_ps, card_index, id, number);
-        let ended = |what: &str| format!("a call (RPC) ended by {what}; it must return");
-        let is_rpc = thread.kind == ThreadKind::Rpc;
+        let ended = |what: &str| format!("a call (RPC) or a task of a command queue ended by {what}; it must return");
+        let must_return = thread.kind != ThreadKind::EventHandler;
         match after {
             After::Value(value) => {
                 thread.hart.complete_ecall(gap);
@@ -167,7 +167,7 @@ impl World {
                     self.trigger(at_ps, card_index, other);
                 }
             }
-            After::Wait | After::Again | After::Finish if is_rpc => {
+            After::Wait | After::Again | After::Finish if must_return => {
                 self.crash(card_index, id, ended("reschedule, finish or retrigger"), number);
             }
             After::Wait | After::Again | After::Suspend { .. } => {

@@ -293,6 +293,7 @@ impl World {
                 self.trace.record(at_ps, "return", card_index as u64, u64::from(id));
                 self.watch_end(card_index, id);
             }
+            (ThreadKind::Worker, _) => self.task_returned(card_index, id),
             _ => {
                 let cause = "the event handler returned; it must end by reschedule, finish or retrigger".to_owned();
                 self.crash(card_index, id, cause, EXIT_GATE);

@@ -5,12 +5,14 @@ use super::pcie::Pcie;
 use super::port::Port;
 use crate::groups::Groups;
 use crate::keys::Keys;
+use crate::steering::Steering;
 
 /// What lies between the engines of the card and its surroundings.
 #[derive(Debug)]
 pub(crate) struct Datapath {
     pub(crate) keys: Keys,
     pub(crate) groups: Groups,
+    pub(crate) steering: Steering,
     pub(crate) port: Port,
     pub(crate) pcie: Pcie,
     pub(crate) completions: Completions,

@@ -8,6 +8,7 @@ use crate::access::Access;
 use crate::cqe::vendor;
 use crate::cx::Cx;
 use crate::effects::FailureCause;
+use crate::ethernet::{HEADER_BYTES, MAX_FRAME_BYTES};
 use crate::memory::{Dma, DmaFault};
 use crate::psn::{packets, psn_add, psn_ahead};
 use crate::qp::{Mtu, QpState};
@@ -212,6 +213,7 @@ impl Requester {
     pub(crate) fn segment_bytes(&self, qp: &QueuePair) -> u32 {
         match qp.attr.transport {
             Transport::Ud => self.port_mtu.bytes(),
+            Transport::Ethernet => MAX_FRAME_BYTES as u32,
             Transport::Rc | Transport::Uc => qp.path.path_mtu.bytes(),
         }
     }
@@ -227,6 +229,12 @@ impl Requester {
             }
             if dp.port.identity.source(qp.function, address.source_gid_index).is_none() {
                 return Err(WqeFault::operation(vendor::ADDRESS));
+            }
+        }
+        if qp.attr.transport == Transport::Ethernet && !wqe.control.is_local() {
+            let most = MAX_FRAME_BYTES - wqe.offloads.added_bytes();
+            if !(HEADER_BYTES..=most).contains(&(wqe.len as usize)) {
+                return Err(WqeFault::length());
             }
         }
         let is_fetch = wqe.control.is_fetch();

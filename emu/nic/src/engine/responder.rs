@@ -12,7 +12,8 @@ use crate::access::Access;
 use crate::cqe::{self, Receipt, syndrome, vendor};
 use crate::cx::Cx;
 use crate::effects::FailureCause;
-use crate::grh::{GRH_BYTES, is_ipv4, routing_header};
+use crate::ethernet;
+use crate::grh::{is_ipv4, routing_header};
 use crate::keys::{Keys, Ranges, Touched, write_ranges};
 use crate::note::Note;
 use crate::packet::{Acknowledgement, Extension, Operation, Packet};
@@ -60,6 +61,21 @@ impl Responder {
             Transport::Uc if packet.destination.is_multicast() => self.respond_to_group(dp, qp, packet, cx),
             Transport::Uc => self.respond_unreliably(dp, qp, packet, cx),
             Transport::Ud => Self::datagram(dp, qp, packet, cx),
+            Transport::Ethernet => Self::frame(dp, qp, packet, cx),
+        }
+    }
+
+    /// A frame that steering has led here.
+    fn frame(dp: &mut Datapath, qp: &mut QueuePair, packet: &Packet, cx: &mut Cx<'_>) {
+        match Self::receive_whole(dp, qp, packet, &[], cx) {
+            Ok(len) => {
+                let found = ethernet::parse(&packet.payload);
+                let cqe = cqe::frame(&packet.payload, &found, (qp.qpn, qp.attr.user_index), qp.rq.consumer, len);
+                let qpn = qp.qpn;
+                cx.log.note(cx.now_ps, || Note::Completed { qpn, packet: packet.into() });
+                dp.complete_receive(qp, cqe, cx);
+            }
+            Err(refusal) => Self::refuse_datagram(dp, qp, refusal, cx),
         }
     }
 
@@ -74,38 +90,46 @@ impl Responder {
             qp.rq.qkey_drops += 1;
             return;
         }
-        match Self::receive_datagram(dp, qp, packet, source_qpn, cx) {
-            Ok(()) => {}
-            Err(Refusal::NoReceive) => drop_without_receive(qp, cx),
-            Err(Refusal::Request(_)) => cx.log.counters.qp_drops += 1,
-            Err(Refusal::Receive(fault, _)) => dp.fail_receive(qp, fault, cx),
-            Err(Refusal::Queue(cause)) => dp.fail_qp(qp, cause, cx),
+        match Self::receive_whole(dp, qp, packet, &routing_header(packet), cx) {
+            Ok(len) => complete_inbound(dp, qp, packet, source_qpn, len, cx),
+            Err(refusal) => Self::refuse_datagram(dp, qp, refusal, cx),
         }
     }
 
-    fn receive_datagram(
+    fn refuse_datagram(dp: &mut Datapath, qp: &mut QueuePair, refusal: Refusal, cx: &mut Cx<'_>) {
+        match refusal {
+            Refusal::NoReceive => drop_without_receive(qp, cx),
+            Refusal::Request(_) => cx.log.counters.qp_drops += 1,
+            Refusal::Receive(fault, _) => dp.fail_receive(qp, fault, cx),
+            Refusal::Queue(cause) => dp.fail_qp(qp, cause, cx),
+        }
+    }
+
+    /// Puts a message of one packet into the next receive, behind `header`; gives the bytes of both.
+    fn receive_whole(
         dp: &mut Datapath,
         qp: &mut QueuePair,
         packet: &Packet,
-        source_qpn: u32,
+        header: &[u8],
         cx: &mut Cx<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<u32, Refusal> {
         if qp.posted_receives(cx.mem)? == 0 {
             return Err(Refusal::NoReceive);
         }
         let capacity = qp.load_receive(cx.mem)?;
-        let len = GRH_BYTES + packet.payload.len();
+        let len = header.len() + packet.payload.len();
         if len as u64 > capacity {
             return Err(Refusal::Receive(TOO_LONG, Acknowledgement::InvalidRequest));
         }
         let stored = |fault| Refusal::Receive(fault, Acknowledgement::RemoteOperation);
         let (pd, segments) = (qp.attr.pd, &qp.rq.segments);
-        let header = dp.keys.scatter(pd, segments, 0, &routing_header(packet), cx.mem).map_err(stored)?;
-        let body = dp.keys.scatter(pd, segments, GRH_BYTES as u64, &packet.payload, cx.mem).map_err(stored)?;
-        dp.pcie.write_traffic(cx.now_ps, header);
-        dp.pcie.write_traffic(cx.now_ps, body);
-        complete_inbound(dp, qp, packet, source_qpn, len as u32, cx);
-        Ok(())
+        for (at, bytes) in [(0, header), (header.len() as u64, &packet.payload[..])] {
+            if !bytes.is_empty() {
+                let touched = dp.keys.scatter(pd, segments, at, bytes, cx.mem).map_err(stored)?;
+                dp.pcie.write_traffic(cx.now_ps, touched);
+            }
+        }
+        Ok(len as u32)
     }
 
     pub(crate) fn respond_unreliably(&self, dp: &mut Datapath, qp: &mut QueuePair, packet: &Packet, cx: &mut Cx<'_>) {

@@ -151,11 +151,15 @@ impl Nic {
     /// Destroys a queue pair. Nothing is flushed; CQEs that are on their way still arrive.
     ///
     /// # Errors
-    /// It does not exist, or is a member of multicast groups.
+    /// It does not exist, is a member of multicast groups, or steering rules lead to it.
     pub fn destroy_qp(&mut self, qpn: u32) -> Result<(), NicError> {
         let groups = self.datapath.groups.groups_of(qpn);
         if groups > 0 {
             return Err(NicError::QpAttached { qpn, groups });
+        }
+        let flows = self.datapath.steering.users(qpn);
+        if flows > 0 {
+            return Err(NicError::QpSteered { qpn, flows });
         }
         let qp = self.qps.take(qpn).ok_or(NicError::UnknownQp { qpn })?;
         self.datapath.state_changes += 1;

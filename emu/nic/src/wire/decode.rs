@@ -8,6 +8,7 @@ use super::error::DecodeError;
 use super::opcode::{self, Header, Tail};
 use super::{BTH_BYTES, ETHERNET_BYTES, ICRC_BYTES, MAX_24, MAX_PAYLOAD_BYTES, MIN_FRAME_BYTES, UDP_BYTES, UDP_PORT};
 use crate::address::{Address, Gid};
+use crate::ethernet::{MAX_FRAME_BYTES, is_roce};
 use crate::icrc::icrc;
 use crate::packet::{Acknowledgement, Extension, Network, Packet};
 use crate::transport::Transport;
@@ -52,6 +53,19 @@ pub fn decode(frame: &[u8]) -> Result<Packet, DecodeError> {
     let destination = Address { mac: ethernet.destination, gid: ip.destination };
     let network = Network { udp_source_port: udp.source_port, ..ip.network };
     transport.packet(source, destination, network)
+}
+
+/// The packet in a frame, as [`decode`] finds it, or the frame itself if it is no RoCEv2.
+///
+/// # Errors
+/// It is RoCEv2 that cannot be decoded, or has no Ethernet header, or is too long.
+pub fn decode_any(frame: &[u8]) -> Result<Packet, DecodeError> {
+    if is_roce(frame) {
+        return decode(frame);
+    }
+    let (min, max) = (ETHERNET_BYTES, MAX_FRAME_BYTES);
+    let short = DecodeError::Length { field: "the frame", value: frame.len(), min, max };
+    Packet::ethernet(Arc::from(frame)).ok_or(short)
 }
 
 /// What matters of the IP header.

@@ -22,6 +22,10 @@ use crate::transport::Transport;
 /// # Errors
 /// The packet is none that the architecture has. `out` is then as it was.
 pub fn encode(packet: &Packet, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    if packet.transport == Transport::Ethernet {
+        frame(packet, out);
+        return Ok(());
+    }
     let transport = transport_headers(packet)?;
     let pad = pad_count(packet);
     let udp_bytes = UDP_BYTES + transport.len() + packet.payload.len() + pad + ICRC_BYTES;
@@ -53,6 +57,18 @@ pub fn encode(packet: &Packet, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         out.resize(start + MIN_FRAME_BYTES, 0);
     }
     Ok(())
+}
+
+/// An Ethernet frame as it is, padded; one bit is wrong if it was damaged.
+fn frame(packet: &Packet, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&packet.payload);
+    if let Some(damage) = packet.damage {
+        flip_bit(damage, out, packet.payload.len());
+    }
+    if out.len() - start < MIN_FRAME_BYTES {
+        out.resize(start + MIN_FRAME_BYTES, 0);
+    }
 }
 
 /// The Ethernet address of a group: `01:00:5e` and 23 bits of an IPv4 group (RFC 1112), `33:33` and 32 bits of an IPv6

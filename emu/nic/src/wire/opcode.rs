@@ -76,11 +76,13 @@ const KINDS: [Kind; 23] = [
 
 const SERVICE_MASK: u8 = 0xE0;
 
-fn service(transport: Transport) -> u8 {
+/// `None` of frames without a transport header.
+fn service(transport: Transport) -> Option<u8> {
     match transport {
-        Transport::Rc => 0x00,
-        Transport::Uc => 0x20,
-        Transport::Ud => 0x60,
+        Transport::Rc => Some(0x00),
+        Transport::Uc => Some(0x20),
+        Transport::Ud => Some(0x60),
+        Transport::Ethernet => None,
     }
 }
 
@@ -89,6 +91,7 @@ fn allowed(transport: Transport, code: u8) -> bool {
         Transport::Rc => true,
         Transport::Uc => code <= 0x0B,
         Transport::Ud => code == 0x04 || code == 0x05,
+        Transport::Ethernet => false,
     }
 }
 
@@ -96,7 +99,7 @@ fn allowed(transport: Transport, code: u8) -> bool {
 pub(super) fn meaning(opcode: u8) -> Option<(Transport, &'static Kind)> {
     let transport = [Transport::Rc, Transport::Uc, Transport::Ud]
         .into_iter()
-        .find(|&transport| service(transport) == opcode & SERVICE_MASK)?;
+        .find(|&transport| service(transport) == Some(opcode & SERVICE_MASK))?;
     let kind = KINDS.iter().find(|kind| kind.code == opcode & !SERVICE_MASK)?;
     allowed(transport, kind.code).then_some((transport, kind))
 }
@@ -112,7 +115,8 @@ pub(super) fn of(packet: &Packet) -> Option<(u8, &'static Kind)> {
     let kind = KINDS.iter().find(|kind| {
         (kind.operation, kind.first, kind.last, kind.tail) == (packet.operation, packet.first, packet.last, tail)
     })?;
-    allowed(packet.transport, kind.code).then_some((service(packet.transport) | kind.code, kind))
+    let service = service(packet.transport).filter(|_| allowed(packet.transport, kind.code))?;
+    Some((service | kind.code, kind))
 }
 
 #[cfg(test)]

@@ -113,6 +113,7 @@ impl Builder {
                 let name = if name.is_empty() { "activation" } else { name }.to_owned();
                 let category = match identity.map(|identity| identity.kind) {
                     Some(ThreadKind::Rpc) => "call",
+                    Some(ThreadKind::Worker) => "task",
                     _ => "activation",
                 };
                 let last = self.span(own, (at_ps, u64::MAX), category, name, Args::At { at_ps });

@@ -9,6 +9,7 @@ pub(super) fn packet(packet: &PacketNote) -> String {
         Transport::Rc => "RC",
         Transport::Uc => "UC",
         Transport::Ud => "UD",
+        Transport::Ethernet => return "Ethernet frame".to_owned(),
     };
     let operation = match packet.opcode & 0x1F {
         0 => "SEND first",

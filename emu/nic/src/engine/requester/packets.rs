@@ -7,12 +7,16 @@ use emu_fabric::Frame as _;
 use super::Requester;
 use crate::cx::Cx;
 use crate::engine::datapath::Datapath;
+use crate::engine::port::Sent;
+use crate::ethernet::{self, ADDRESSES_BYTES};
 use crate::keys::Touched;
 use crate::pacing;
 use crate::packet::{Extension, Operation, Packet};
 use crate::psn::{part, psn_add};
 use crate::queue_pair::QueuePair;
+use crate::steering::{FlowAction, FlowDirection};
 use crate::transport::Transport;
+use crate::wire::MIN_FRAME_BYTES;
 use crate::wqe::{Wqe, WqeFault, opcode};
 
 /// One packet of a message.
@@ -67,7 +71,14 @@ impl Requester {
             qp.sq.paced_until_ps =
                 pacing::interval_ps(address.static_rate, packet.wire_bytes()).map(|ps| cx.now_ps + ps);
         }
-        let sent = dp.port.emit(ready_ps, packet, loopback, cx);
+        let sent = match Self::steered(dp, &packet) {
+            Some(FlowAction::Drop | FlowAction::Queue(_)) => {
+                // No rule of a send queue's leads to a receive queue.
+                cx.log.counters.steering_drops += 1;
+                Sent { done_ps: ready_ps, engine_ps: cx.now_ps, behind_ps: ready_ps }
+            }
+            Some(FlowAction::Port | FlowAction::Table(_)) | None => dp.port.emit(ready_ps, packet, loopback, cx),
+        };
         if finished {
             qp.sq.sending = None;
         }
@@ -78,6 +89,33 @@ impl Requester {
             dp.completions.complete_send(sent.done_ps, qp, &outstanding, cx.fx);
         }
         sent.engine_ps
+    }
+
+    /// What a steering rule says of a frame that is to leave.
+    fn steered(dp: &Datapath, packet: &Packet) -> Option<FlowAction> {
+        if packet.transport != Transport::Ethernet {
+            return None;
+        }
+        dp.steering.decide(FlowDirection::Transmit, &ethernet::parse(&packet.payload).fields)
+    }
+
+    /// Makes an Ethernet frame of a message, with what the card adds to it.
+    fn frame(dp: &Datapath, qp: &QueuePair, wqe: &Wqe, cx: &mut Cx<'_>) -> Result<(Packet, Touched), WqeFault> {
+        let added = wqe.offloads.added_bytes();
+        let bytes = added + wqe.len as usize;
+        let mut frame = cx.fx.payload(bytes.max(MIN_FRAME_BYTES) as u32);
+        let mut touched = Touched::default();
+        if let Some(out) = Arc::get_mut(&mut frame) {
+            touched = dp.keys.gather(qp.attr.pd, wqe, 0, &mut out[added..bytes], cx.mem)?;
+            out[bytes..].fill(0);
+            if added > 0 {
+                // The tag goes behind the addresses.
+                out.copy_within(added..added + ADDRESSES_BYTES, 0);
+            }
+            wqe.offloads.apply(out);
+        }
+        let packet = Packet::ethernet(frame).ok_or_else(WqeFault::length)?;
+        Ok((packet, touched))
     }
 
     /// Makes a packet of a message.
@@ -131,6 +169,9 @@ impl Requester {
             packet.extension = Extension::Datagram { qkey, source_qpn: qp.qpn };
         }
         let mut touched = Touched::default();
+        if qp.attr.transport == Transport::Ethernet {
+            return Self::frame(dp, qp, wqe, cx);
+        }
         if len > 0 {
             packet.payload = cx.fx.payload(len);
             if let Some(out) = Arc::get_mut(&mut packet.payload) {

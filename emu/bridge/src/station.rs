@@ -1,0 +1,21 @@
+//! Stations at the free end of a cable: a packet generator, and a capture that is played.
+
+mod generator;
+mod replay;
+
+pub use generator::GeneratorReport;
+
+use emu_config::Machine;
+use emu_machine::{Station, World};
+
+use crate::error::BridgeError;
+
+/// The station of a description, if it has one.
+pub(crate) fn of(machine: &Machine, world: &mut World) -> Result<Option<Box<dyn Station>>, BridgeError> {
+    if let Some(table) = &machine.generator {
+        let destination = world.card(0)?.nic.address().mac;
+        return Ok(Some(Box::new(generator::Generator::new(table, destination)?)));
+    }
+    let replay = machine.replay.as_ref().map(|table| replay::Replay::read(&table.capture));
+    Ok(replay.transpose()?.map(|replay| Box::new(replay) as Box<dyn Station>))
+}
