@@ -55,6 +55,10 @@ pub(crate) enum Command {
     /// Measure which algorithms are fastest on this network, among the ranks of a job, and write the table that
     /// FLEXCAST_TUNING names.
     Tune(TuneArgs),
+    /// Build the DPA's side of a FlexIO program for the emulated card, with the command line of the vendor's compiler
+    /// driver; or write a folder that stands for the vendor's SDK.
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    Dpacc(DpaccArgs),
     /// Say which interface carries collectives here, what the system gives it, and which algorithms are chosen.
     Info(InfoArgs),
     /// Run collectives drawn from seeds: any shape and size, lossy links, dead ranks, stalled threads. Each must end
@@ -190,6 +194,14 @@ pub(crate) enum EmuCommand {
     /// Start an unmodified verbs or FlexIO program on emulated cards; such programs can be joined, two by a bridge or
     /// any number to one network.
     Exec(EmuExecArgs),
+}
+
+/// `flexcast dpacc`: its options are the vendor's, one dash or two.
+#[derive(Debug, Args)]
+pub(crate) struct DpaccArgs {
+    /// Sources and options; `flexcast dpacc --help` lists them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<std::ffi::OsString>,
 }
 
 #[derive(Debug, Args)]

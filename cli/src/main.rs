@@ -9,6 +9,7 @@ mod capture;
 mod card_args;
 mod commands;
 mod compare_args;
+mod dpacc;
 mod flow_args;
 mod images_args;
 mod inputs;

@@ -33,6 +33,14 @@ use std::process::ExitCode;
 use crate::args::{Command, EmuCommand};
 use crate::service_args::ServiceCommand;
 
+/// The folder of the emulator's libraries, that of the DPA among them.
+///
+/// # Errors
+/// It is not there.
+pub(crate) fn device_library(given: Option<&std::path::Path>) -> anyhow::Result<std::path::PathBuf> {
+    emu_exec::libraries(given, &emu_exec::places())
+}
+
 /// Executes a command.
 pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
@@ -42,6 +50,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Sim(args) => sim::run(&args),
         Command::Perf(args) => perf::run(&args),
         Command::Tune(args) => tune::run(&args),
+        Command::Dpacc(args) => crate::dpacc::run(args.arguments),
         Command::Info(args) => info::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Demo(args) => demo::run(&args),

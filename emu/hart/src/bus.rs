@@ -166,7 +166,7 @@ pub struct Before<'a> {
 /// In every method `cycles` holds the hart's cycle counter when the instruction began; the bus adds the latency of the
 /// access to it. A method that returns a fault must have changed nothing; what it added to `cycles` is dropped.
 ///
-/// Addresses arrive aligned to the width: the hart raises the misaligned-address exceptions itself.
+/// Addresses arrive aligned to the width, except at [`Bus::load_misaligned`] and [`Bus::store_misaligned`].
 pub trait Bus {
     /// Loads `width` bytes, little-endian, zero-extended.
     ///
@@ -179,6 +179,24 @@ pub trait Bus {
     /// # Errors
     /// A fault, usually [`Cause::StoreAccess`] with the address as trap value.
     fn store(&mut self, addr: u64, width: Width, value: u64, cycles: &mut u64) -> Result<(), Fault>;
+
+    /// A load that is not aligned to its width.
+    ///
+    /// # Errors
+    /// A fault; by default [`Cause::LoadMisaligned`].
+    #[cold]
+    fn load_misaligned(&mut self, addr: u64, _width: Width, _cycles: &mut u64) -> Result<u64, Fault> {
+        Err(Fault::new(Cause::LoadMisaligned, addr))
+    }
+
+    /// A store that is not aligned to its width.
+    ///
+    /// # Errors
+    /// A fault; by default [`Cause::StoreMisaligned`].
+    #[cold]
+    fn store_misaligned(&mut self, addr: u64, _width: Width, _value: u64, _cycles: &mut u64) -> Result<(), Fault> {
+        Err(Fault::new(Cause::StoreMisaligned, addr))
+    }
 
     /// A load that a burst meets before the load's issue. `Some` is the zero-extended value and executes it: the bus
     /// must then be able to take back all that the burst executes from here on, for which it is given the hart's state.

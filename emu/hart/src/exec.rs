@@ -355,26 +355,34 @@ fn run_range<B: Bus, const MODE: u8>(
                     if MODE == AHEAD {
                         break Exit::Limit;
                     }
-                    fault!(Fault::new(Cause::LoadMisaligned, addr));
-                }
-                if MODE == AHEAD {
-                    let before = before!();
-                    let Some(value) = bus.load_ahead(addr, $width, &before) else { break Exit::Limit };
-                    x[op.rd as usize] = $extend(value);
-                    accesses |= RunAhead::LOAD << (2 * count);
+                    let mut after = cycles;
+                    match bus.load_misaligned(addr, $width, &mut after) {
+                        Ok(value) => x[op.rd as usize] = $extend(value),
+                        Err(fault) => fault!(fault),
+                    }
+                    charge!(after);
                     ip = ip.wrapping_add($slots);
-                    retire!();
-                    continue;
+                    bus_touched!();
+                } else {
+                    if MODE == AHEAD {
+                        let before = before!();
+                        let Some(value) = bus.load_ahead(addr, $width, &before) else { break Exit::Limit };
+                        x[op.rd as usize] = $extend(value);
+                        accesses |= RunAhead::LOAD << (2 * count);
+                        ip = ip.wrapping_add($slots);
+                        retire!();
+                        continue;
+                    }
+                    // A copy, so that `cycles` itself needs no address and stays in a register.
+                    let mut after = cycles;
+                    match bus.load(addr, $width, &mut after) {
+                        Ok(value) => x[op.rd as usize] = $extend(value),
+                        Err(fault) => fault!(fault),
+                    }
+                    charge!(after);
+                    ip = ip.wrapping_add($slots);
+                    bus_touched!();
                 }
-                // A copy, so that `cycles` itself needs no address and stays in a register.
-                let mut after = cycles;
-                match bus.load(addr, $width, &mut after) {
-                    Ok(value) => x[op.rd as usize] = $extend(value),
-                    Err(fault) => fault!(fault),
-                }
-                charge!(after);
-                ip = ip.wrapping_add($slots);
-                bus_touched!();
             }};
         }
         macro_rules! store {
@@ -384,29 +392,41 @@ fn run_range<B: Bus, const MODE: u8>(
                     if MODE == AHEAD {
                         break Exit::Limit;
                     }
-                    fault!(Fault::new(Cause::StoreMisaligned, addr));
-                }
-                if MODE == AHEAD {
-                    let before = before!();
-                    if is_guarded!(addr) || !bus.store_ahead(addr, $width, rs2!(), &before) {
-                        break Exit::Limit;
+                    // Code is not stored to so.
+                    let last = addr.wrapping_add($width.bytes() - 1);
+                    if is_guarded!(addr) || is_guarded!(last) {
+                        fault!(Fault::new(Cause::StoreMisaligned, addr));
                     }
-                    accesses |= RunAhead::STORE << (2 * count);
+                    let mut after = cycles;
+                    if let Err(fault) = bus.store_misaligned(addr, $width, rs2!(), &mut after) {
+                        fault!(fault);
+                    }
+                    charge!(after);
                     ip = ip.wrapping_add($slots);
-                    retire!();
-                    continue;
+                    bus_touched!();
+                } else {
+                    if MODE == AHEAD {
+                        let before = before!();
+                        if is_guarded!(addr) || !bus.store_ahead(addr, $width, rs2!(), &before) {
+                            break Exit::Limit;
+                        }
+                        accesses |= RunAhead::STORE << (2 * count);
+                        ip = ip.wrapping_add($slots);
+                        retire!();
+                        continue;
+                    }
+                    let mut after = cycles;
+                    if let Err(fault) = bus.store(addr, $width, rs2!(), &mut after) {
+                        fault!(fault);
+                    }
+                    charge!(after);
+                    ip = ip.wrapping_add($slots);
+                    if is_guarded!(addr) {
+                        retire!();
+                        break Exit::Stored { addr, width: $width };
+                    }
+                    bus_touched!();
                 }
-                let mut after = cycles;
-                if let Err(fault) = bus.store(addr, $width, rs2!(), &mut after) {
-                    fault!(fault);
-                }
-                charge!(after);
-                ip = ip.wrapping_add($slots);
-                if is_guarded!(addr) {
-                    retire!();
-                    break Exit::Stored { addr, width: $width };
-                }
-                bus_touched!();
             }};
         }
 

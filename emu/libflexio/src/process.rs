@@ -206,6 +206,8 @@ pub(crate) unsafe extern "C" fn flexio_process_create(
         }
         let uar = Arc::new(Uar::new(None));
         handle::publish(&uar);
+        // Threads have it without configuring one.
+        world(|world| world.create_default_outbox(card, id, uar.id))?;
         let dumem = umem::insert(Umem { owner: context.id(), space: Space::Dpa(id), base: heap.base, len: heap.size });
         let object = Arc::new(Process {
             card,

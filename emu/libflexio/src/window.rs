@@ -63,7 +63,7 @@ pub(crate) unsafe extern "C" fn flexio_window_get_id(window: *mut flexio_window)
 
 /// A doorbell page. Its number is what queues are created with.
 pub(crate) struct Uar {
-    id: u32,
+    pub(crate) id: u32,
     /// The process, for pages that belong to the caller.
     process: Option<Arc<Process>>,
 }

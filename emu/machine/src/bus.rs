@@ -213,6 +213,22 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
         self.fault(Cause::StoreAccess, addr, "no memory at this address")
     }
 
+    /// Whether an access that is not aligned is carried out: in memory and windows, not at the card's registers. The
+    /// first one of a process is told.
+    fn takes_misaligned(&mut self, addr: u64, width: Width) -> bool {
+        let len = width.bytes() as usize;
+        let takes = addr >= WINDOW_0 || self.memory.bytes(addr, len).is_some();
+        if takes && self.memory.first_misaligned() {
+            tracing::warn!(
+                process = self.process,
+                thread = self.thread,
+                "a misaligned access of {len} bytes at {addr:#x}: cards carry such out, at a cost that is not published; \
+                 further ones are not told"
+            );
+        }
+        takes
+    }
+
     /// Offset in the selected outbox page; other pages are not the thread's.
     fn outbox_offset(&self, addr: u64) -> Option<u64> {
         let base = OUTBOXES + u64::from(self.port.outbox?) * PAGE;
@@ -246,6 +262,40 @@ impl<C: Costs, const WATCHED: bool> Bus for ThreadBus<'_, C, WATCHED> {
             Width::B4 => self.store_word::<4>(addr, value, cycles),
             Width::B8 => self.store_word::<8>(addr, value, cycles),
         }
+    }
+
+    /// Public programs read and write so on cards; what it costs there is not published. Here it takes what an access
+    /// to each of the aligned words does in which bytes lie.
+    #[cold]
+    fn load_misaligned(&mut self, addr: u64, width: Width, cycles: &mut u64) -> Result<u64, Fault> {
+        if !self.takes_misaligned(addr, width) {
+            return Err(Fault::new(Cause::LoadMisaligned, addr));
+        }
+        let mut value = 0;
+        for at in 0..width.bytes() {
+            let byte = addr + at;
+            let mut free = *cycles;
+            let counts = at == 0 || byte & (width.bytes() - 1) == 0;
+            let cycles = if counts { &mut *cycles } else { &mut free };
+            value |= self.load(byte, Width::B1, cycles)? << (8 * at);
+        }
+        Ok(value)
+    }
+
+    /// As [`load_misaligned`](Self::load_misaligned).
+    #[cold]
+    fn store_misaligned(&mut self, addr: u64, width: Width, value: u64, cycles: &mut u64) -> Result<(), Fault> {
+        if !self.takes_misaligned(addr, width) {
+            return Err(Fault::new(Cause::StoreMisaligned, addr));
+        }
+        for at in 0..width.bytes() {
+            let byte = addr + at;
+            let mut free = *cycles;
+            let counts = at == 0 || byte & (width.bytes() - 1) == 0;
+            let cycles = if counts { &mut *cycles } else { &mut free };
+            self.store(byte, Width::B1, value >> (8 * at), cycles)?;
+        }
+        Ok(())
     }
 
     #[inline(always)]

@@ -19,10 +19,11 @@ use crate::observe::snapshot::ProcessSnapshot;
 use crate::timed::Timed;
 use cores::Cores;
 
-/// Execution unit that executes RPCs; never given to an event handler.
-pub const RPC_EU: u32 = 0;
+/// The execution unit of calls (RPCs). Units are 0 to 255, and two are reserved (FlexIO: `OS_RESERVED_EUS`); which two is
+/// not published. Public programs bind handlers to unit 0 and up, so the last two it is here.
+pub const RPC_EU: u32 = 255;
 /// Execution units an event handler may ask for.
-pub const USER_EUS: std::ops::RangeInclusive<u32> = 1..=254;
+pub const USER_EUS: std::ops::RangeInclusive<u32> = 0..=253;
 
 /// A card with everything on it.
 #[derive(Debug)]
@@ -118,8 +119,10 @@ impl Card {
                 Err(MachineError::ExecutionUnit { eu, why: "taken by another thread" })
             }
             Some(eu) => Ok(eu),
+            // Unit 0 last: the vendor's own samples keep off it.
             None => USER_EUS
-                .into_iter()
+                .skip(1)
+                .chain(USER_EUS.take(1))
                 .find(|&eu| self.eus[eu as usize].is_none())
                 .ok_or(MachineError::NoFreeExecutionUnit),
         }

@@ -39,4 +39,22 @@ static inline char *strcpy(char *dest, const char *source)
 	return memcpy(dest, source, strlen(source) + 1);
 }
 
+static inline char *strchr(const char *text, int byte)
+{
+	for (; *text != (char)byte; text++)
+		if (!*text)
+			return NULL;
+	return (char *)text;
+}
+
+static inline char *strrchr(const char *text, int byte)
+{
+	const char *found = NULL;
+
+	for (; *text; text++)
+		if (*text == (char)byte)
+			found = text;
+	return (char *)((char)byte ? found : text);
+}
+
 #endif

@@ -44,9 +44,16 @@ pub struct ProcessMemory {
     /// By execution unit, a bit each: whether it ever had a thread. Read at each access to a stack, of hundreds
     /// of processes in turn.
     mapped: [u64; EXECUTION_UNITS / 64],
+    /// An access that was not aligned has been told.
+    told_misaligned: bool,
 }
 
 impl ProcessMemory {
+    /// Whether no access that was not aligned has been told.
+    pub(crate) fn first_misaligned(&mut self) -> bool {
+        !std::mem::replace(&mut self.told_misaligned, true)
+    }
+
     /// Loads the segments of an image and makes a zeroed heap.
     pub fn load(image: &Image, heap_bytes: u64) -> Result<Self, MachineError> {
         // They do not overlap, so the sum is less than the address space.
@@ -72,7 +79,7 @@ impl ProcessMemory {
         if heap_bytes as usize >= near::LARGE_PAGE_BYTES {
             near::ask_for_large_pages(&mut backing);
         }
-        Ok(ProcessMemory { segments, backing, heap_at, mapped: [0; EXECUTION_UNITS / 64] })
+        Ok(ProcessMemory { segments, backing, heap_at, mapped: [0; EXECUTION_UNITS / 64], told_misaligned: false })
     }
 
     /// The loaded segments, by ascending address.

@@ -78,6 +78,8 @@ pub struct Process {
     pub windows: BTreeMap<u32, u32>,
     /// Outbox id to the UAR that its doorbells come through; `None`: any.
     pub outboxes: BTreeMap<u32, Option<u32>>,
+    /// The outbox that threads have from their start; `None`: they configure one first.
+    pub(crate) default_outbox: Option<u32>,
     /// Message streams by id.
     pub streams: BTreeMap<u32, Stream>,
     /// Whether it runs.

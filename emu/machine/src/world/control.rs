@@ -5,7 +5,7 @@ use emu_hart::Hart;
 use crate::card::{Card, RPC_EU};
 use crate::dpa::heap::{Heap, HeapInfo};
 use crate::dpa::layout::{CONTEXT_OFFSET, THREAD_BLOCK, THREADS, WINDOW_0, WINDOW_CONFIG, context};
-use crate::dpa::layout::{EUS_PER_CORE, PAGE};
+use crate::dpa::layout::{EUS_PER_CORE, OUTBOXES, PAGE};
 use crate::dpa::memory::ProcessMemory;
 use crate::dpa::process::{Process, ProcessStatus, RpcSlot, Stream};
 use crate::dpa::thread::{L1, Port, Thread, ThreadKind, ThreadState};
@@ -48,6 +48,7 @@ impl World {
                 threads: Default::default(),
                 windows: Default::default(),
                 outboxes: Default::default(),
+                default_outbox: None,
                 streams: Default::default(),
                 status: ProcessStatus::Healthy,
                 rpc: None,
@@ -222,6 +223,18 @@ impl World {
         Ok(id)
     }
 
+    /// Makes the outbox of a UAR that threads made from now on have without configuring it, as those of FlexIO have that
+    /// of the process's UAR, and gives its id.
+    ///
+    /// # Errors
+    /// There is no such process, or it has as many outboxes as it may.
+    pub fn create_default_outbox(&mut self, card: usize, process: u32, uar: u32) -> Result<u32, MachineError> {
+        let id = self.create_outbox(card, process)?;
+        self.bind_outbox(card, process, id, uar)?;
+        self.card(card)?.process_mut(process)?.default_outbox = Some(id);
+        Ok(id)
+    }
+
     /// Binds an outbox to a UAR: from now on it rings queues of that UAR only.
     pub fn bind_outbox(&mut self, card: usize, process: u32, id: u32, uar: u32) -> Result<(), MachineError> {
         let missing = MachineError::NoObject { what: "outbox", id, process };
@@ -344,6 +357,15 @@ pub(super) fn add_thread(card: &mut Card, pid: u32, eu: u32, kind: ThreadKind) -
             at.copy_from_slice(&value.to_le_bytes()[..width]);
         }
     }
+    let outbox = process.default_outbox.filter(|outbox| process.outboxes.contains_key(outbox));
+    if let Some(outbox) = outbox {
+        let base = OUTBOXES + u64::from(outbox) * PAGE;
+        for (offset, value, width) in [(context::OUTBOX_ID, u64::from(outbox), 2), (context::OUTBOX_BASE, base, 8)] {
+            if let Some(at) = process.memory.bytes_mut(context_addr + offset, width) {
+                at.copy_from_slice(&value.to_le_bytes()[..width]);
+            }
+        }
+    }
     // As dpa-ps names threads.
     let name = format!("EH_{pid:x}_{id:x}");
     if let Some(at) = process.memory.bytes_mut(context_addr + context::NAME, name.len().min(context::NAME_BYTES - 1)) {
@@ -358,7 +380,7 @@ pub(super) fn add_thread(card: &mut Card, pid: u32, eu: u32, kind: ThreadKind) -
         state: if kind != ThreadKind::EventHandler { ThreadState::Waiting } else { ThreadState::Created },
         pending: false,
         hart: Hart::new(0),
-        port: Port { eu, outbox: None, windows: [None; 2] },
+        port: Port { eu, outbox, windows: [None; 2] },
         l1: L1::new(),
         started_cycles: 0,
         busy_cycles: 0,

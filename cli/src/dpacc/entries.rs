@@ -1,0 +1,190 @@
+//! Entries of a device program: functions marked `__dpa_rpc__` and `__dpa_global__` in its preprocessed source.
+
+use anyhow::{Context as _, bail};
+
+/// What stands for the markers in the preprocessed text.
+pub(crate) const RPC: &str = "flexcast_marks_rpc";
+pub(crate) const GLOBAL: &str = "flexcast_marks_global";
+
+/// An entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    /// It gives nothing back.
+    pub(crate) is_void: bool,
+    pub(crate) parameters: Vec<Parameter>,
+}
+
+/// A parameter of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parameter {
+    /// Its type, as the source has it.
+    pub(crate) ty: String,
+    /// What a caller passes it as: types narrower than `int` become one.
+    pub(crate) is_int: bool,
+}
+
+/// Types that are passed as `int`.
+const INTS: [&str; 21] = [
+    "char",
+    "signed char",
+    "unsigned char",
+    "short",
+    "unsigned short",
+    "short int",
+    "int",
+    "signed",
+    "signed int",
+    "unsigned",
+    "unsigned int",
+    "bool",
+    "_Bool",
+    "int8_t",
+    "uint8_t",
+    "int16_t",
+    "uint16_t",
+    "int32_t",
+    "uint32_t",
+    "__be32",
+    "flexio_dev_status_t",
+];
+/// Words that are part of a type, and no name of a parameter.
+const TYPE_WORDS: [&str; 12] =
+    ["char", "short", "int", "long", "signed", "unsigned", "float", "double", "void", "const", "volatile", "_Bool"];
+/// Words that say nothing of a type's size.
+const QUALIFIERS: [&str; 6] = ["const", "volatile", "restrict", "__restrict", "register", "__restrict__"];
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+/// The text up to the bracket that closes the one before it.
+fn inside(text: &str) -> Option<&str> {
+    let mut depth = 1_u32;
+    for (at, byte) in text.bytes().enumerate() {
+        depth = match byte {
+            b'(' => depth + 1,
+            b')' => depth - 1,
+            _ => depth,
+        };
+        if depth == 0 {
+            return Some(&text[..at]);
+        }
+    }
+    None
+}
+
+/// Finds the entries of a preprocessed source; one that is declared and defined counts once.
+///
+/// # Errors
+/// A marker without a function, or a parameter that a call cannot carry.
+pub(crate) fn find(text: &str) -> anyhow::Result<Vec<Entry>> {
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut rest = text;
+    while let Some((at, marker)) = [RPC, GLOBAL].iter().filter_map(|mark| Some((rest.find(mark)?, *mark))).min() {
+        let before = &rest[..at];
+        rest = &rest[at + marker.len()..];
+        // What returns may stand before the marker or behind it.
+        let begin = before.rfind([';', '}', '{']).map_or(0, |end| end + 1);
+        let declaration = rest.split([';', '{']).next().unwrap_or_default();
+        let (head, parameters) = declaration.split_once('(').unwrap_or((declaration, ""));
+        let name: String =
+            head.trim_end().rsplit(|c: char| !c.is_ascii() || !is_word(c as u8)).next().unwrap_or("").into();
+        if name.is_empty() || parameters.is_empty() {
+            bail!("a marker of an entry (`__dpa_rpc__` or `__dpa_global__`) has no function behind it");
+        }
+        let list = inside(parameters).with_context(|| format!("the parameters of {name} do not end"))?;
+        let returns = format!("{} {head}", &before[begin..]);
+        let is_void = returns.split(|c: char| !(c.is_ascii() && is_word(c as u8))).any(|word| word == "void");
+        let entry = Entry { parameters: parameters_of(&name, list)?, is_void, name };
+        if !entries.iter().any(|known| known.name == entry.name) {
+            entries.push(entry);
+        }
+    }
+    Ok(entries)
+}
+
+fn parameters_of(name: &str, list: &str) -> anyhow::Result<Vec<Parameter>> {
+    let list = list.trim();
+    if list.is_empty() || list == "void" {
+        return Ok(Vec::new());
+    }
+    list.split(',').map(|text| parameter(name, text)).collect()
+}
+
+fn parameter(function: &str, text: &str) -> anyhow::Result<Parameter> {
+    // Attributes say nothing of the type.
+    let text = text.split("__attribute__").next().unwrap_or_default();
+    let spaced = text.replace('*', " * ");
+    let mut words: Vec<&str> = spaced.split_whitespace().filter(|word| !QUALIFIERS.contains(word)).collect();
+    let is_name = |word: &str| word != "*" && !TYPE_WORDS.contains(&word);
+    let named = match words.as_slice() {
+        [] => bail!("{function} has a parameter without a type"),
+        ["struct" | "union" | "enum", _, .., last] => is_name(last),
+        ["struct" | "union" | "enum", ..] => false,
+        [_, .., last] => is_name(last),
+        [_] => false,
+    };
+    if named {
+        words.pop();
+    }
+    let ty = words.join(" ");
+    let is_pointer = ty.ends_with('*');
+    if !is_pointer && (ty.starts_with("struct") || ty.starts_with("union") || ["float", "double"].contains(&&*ty)) {
+        bail!("{function} takes `{}`: a call carries integers and pointers", text.trim());
+    }
+    Ok(Parameter { is_int: INTS.contains(&&*ty) || ty.starts_with("enum"), ty })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameter(ty: &str, is_int: bool) -> Parameter {
+        Parameter { ty: ty.to_owned(), is_int }
+    }
+
+    #[test]
+    fn entries_are_found_whatever_their_order_of_words() {
+        let text = "typedef uint64_t (handler)(uint64_t); handler init;\n\
+            flexcast_marks_rpc uint64_t init(uint64_t data) { return f(data); }\n\
+            void\nflexcast_marks_global\non_event(uint64_t __attribute__((unused)) arg0)\n{ }\n\
+            flexcast_marks_rpc int many(int a, const char *name, unsigned char, struct x *p, enum kind k);\n\
+            flexcast_marks_rpc int many(int a, const char *name, unsigned char b, struct x *p, enum kind k) { return 0; }\n\
+            flexcast_marks_rpc uint64_t none(void) { return 0; }";
+        let found = find(text).unwrap();
+        let word = parameter("uint64_t", false);
+        assert_eq!(
+            found,
+            [
+                Entry { name: "init".into(), is_void: false, parameters: vec![word.clone()] },
+                Entry { name: "on_event".into(), is_void: true, parameters: vec![word] },
+                Entry {
+                    name: "many".into(),
+                    is_void: false,
+                    parameters: vec![
+                        parameter("int", true),
+                        parameter("char *", false),
+                        parameter("unsigned char", true),
+                        parameter("struct x *", false),
+                        parameter("enum kind", true),
+                    ],
+                },
+                Entry { name: "none".into(), is_void: false, parameters: vec![] },
+            ]
+        );
+    }
+
+    #[test]
+    fn what_a_call_cannot_carry_is_named() {
+        for (text, named) in [
+            ("flexcast_marks_rpc int f(struct x y);", "f takes `struct x y`"),
+            ("flexcast_marks_rpc int f(double y);", "f takes `double y`"),
+            ("flexcast_marks_rpc int x;", "no function behind it"),
+            ("flexcast_marks_rpc int f(int a", "do not end"),
+        ] {
+            let error = find(text).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+}

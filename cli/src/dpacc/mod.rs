@@ -1,0 +1,210 @@
+//! `flexcast dpacc`: the vendor's compiler driver for the emulated card.
+//!
+//! It compiles the DPA's side of a program with a RISC-V compiler, finds the entries that the source marks, makes the
+//! stubs that calls need on both sides, and puts the image, the stubs and the application object (`struct flexio_app *`)
+//! into one archive that the host's side links, as the vendor's driver does.
+
+mod entries;
+mod options;
+mod sdk;
+mod stubs;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, bail};
+use flexcast_cli::{note, out};
+
+use crate::commands::device_library;
+pub(crate) use options::Options;
+
+/// RISC-V compilers, the first of which that is there compiles: name, and what it needs beside [`TARGET`].
+const COMPILERS: [(&str, &[&str]); 2] =
+    [("riscv64-unknown-elf-gcc", &[]), ("clang", &["--target=riscv64-unknown-elf", "-fuse-ld=lld", "-mno-relax"])];
+/// Names the compiler instead.
+const COMPILER_VARIABLE: &str = "FLEXCAST_DEVICE_CC";
+/// The emulated DPA's instruction set and code model.
+const TARGET: [&str; 5] =
+    ["-march=rv64imac_zicsr_zifencei_zbb_zbs", "-mabi=lp64", "-mcmodel=medany", "-ffreestanding", "-nostdlib"];
+const DEFAULTS: [&str; 3] = ["-std=gnu11", "-O2", "-g"];
+
+const HELP: &str = "\
+Builds the DPA's side of a program for the emulated card, with the command line of the vendor's dpacc
+
+Usage: flexcast dpacc SOURCE.c... -o ARCHIVE.a --app-name NAME [OPTIONS]
+       flexcast dpacc --sdk DIR
+
+Options (with one dash or two; a value behind = or as the next argument):
+  -o ARCHIVE.a              What the host's side links: image, stubs, and `struct flexio_app *NAME`
+  --app-name NAME           Name of the application
+  --devicecc-options LIST   Options of the RISC-V compiler, separated by commas
+  --device-libs LIST        -L and -l of the DPA's side
+  --hostcc CC               Compiler of the host's stubs [default: cc]
+  --hostcc-options LIST     Its options
+  -I DIR, -D NAME, -O2, ... Are the RISC-V compiler's, too
+  --keepflexio              Leaves the image (NAME.elf) and the stubs beside the archive
+  --emu-libs DIR            The emulator's libraries [default: where `flexcast emu exec` finds them]
+  --sdk DIR                 Writes a folder laid out as the vendor's SDK is: headers of both sides, libraries,
+                            pkg-config files, and a program dpacc that calls this one
+  --version, --help
+
+-flto, -mcpu=... and -ldpa are taken and have no meaning here. The RISC-V compiler is riscv64-unknown-elf-gcc or
+clang (Debian: gcc-riscv64-unknown-elf, clang lld), or the one that FLEXCAST_DEVICE_CC names. The host's side is
+compiled against the SDK's headers and started by `flexcast emu exec PROGRAM`.
+";
+
+/// Runs the driver.
+pub(crate) fn run(arguments: Vec<OsString>) -> anyhow::Result<ExitCode> {
+    let options = Options::parse(arguments)?;
+    if options.help {
+        out!("{}", HELP.trim_end())?;
+    } else if options.version {
+        out!("flexcast dpacc {}", env!("CARGO_PKG_VERSION"))?;
+    } else if let Some(folder) = &options.sdk {
+        sdk::write(folder, &device_library(options.libraries.as_deref())?)?;
+        note!("the emulated SDK is in {}", folder.display());
+    } else {
+        build(&options)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A C identifier, as the application's name must be one.
+fn is_identifier(name: &str) -> bool {
+    let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+    first && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// The RISC-V compiler with its own options.
+fn compiler() -> anyhow::Result<(PathBuf, Vec<String>)> {
+    let own = |options: &[&str]| options.iter().map(|option| (*option).to_owned()).collect();
+    if let Some(named) = std::env::var_os(COMPILER_VARIABLE) {
+        let is_clang = named.to_string_lossy().contains("clang");
+        return Ok((named.into(), if is_clang { own(COMPILERS[1].1) } else { Vec::new() }));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = COMPILERS.iter().find_map(|(name, options)| {
+        let program = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())?;
+        Some((program, own(options)))
+    });
+    found.context("no RISC-V compiler: install one (Debian: gcc-riscv64-unknown-elf, or clang and lld)")
+}
+
+fn build(options: &Options) -> anyhow::Result<()> {
+    let Options { sources, output, app_name, .. } = options;
+    let output = output.as_ref().context("-o is missing: name the archive, such as -o device.a")?;
+    let name = app_name.as_deref().context("--app-name is missing: the host names the application by it")?;
+    if !is_identifier(name) {
+        bail!("--app-name is {name:?}: it has to be a name of C, as the host declares `struct flexio_app *NAME`");
+    }
+    if sources.is_empty() {
+        bail!("no source: give the C files of the DPA's side");
+    }
+    for ignored in &options.ignored {
+        note!("{ignored} has no meaning for the emulated card");
+    }
+    let libraries = device_library(options.libraries.as_deref())?;
+    let scratch = tempfile::tempdir().context("a folder for files on the way")?;
+    sdk::write_headers(scratch.path())?;
+    let (compiler, own) = compiler()?;
+    let device = Device { compiler, own, options, headers: scratch.path(), libraries: &libraries };
+    let image = scratch.path().join(format!("{name}.elf"));
+    let entries = device.compile(scratch.path(), &image)?;
+    let host = stubs::host(name, &image, &entries);
+    let stub = scratch.path().join(format!("{name}_stubs.c"));
+    std::fs::write(&stub, host)?;
+    archive(options, &stub, output, scratch.path())?;
+    if options.keep {
+        let folder = output.parent().unwrap_or(Path::new(""));
+        for kept in [&image, &stub] {
+            let to = folder.join(kept.file_name().unwrap_or_default());
+            std::fs::copy(kept, &to).with_context(|| format!("writing {}", to.display()))?;
+        }
+    }
+    Ok(())
+}
+
+struct Device<'a> {
+    compiler: PathBuf,
+    own: Vec<String>,
+    options: &'a Options,
+    headers: &'a Path,
+    libraries: &'a Path,
+}
+
+impl Device<'_> {
+    /// The compiler with the program's options, but for those of another compiler, and those that make of a warning an
+    /// error: another compiler warns of other things.
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.compiler);
+        command.args(&self.own).args(DEFAULTS);
+        let foreign = |option: &&String| {
+            !option.starts_with("-Werror") && !option.starts_with("-mcpu") && !option.starts_with("-march")
+        };
+        command.args(self.options.device_options.iter().filter(foreign)).args(TARGET);
+        for folder in ["libflexio-dev", ""] {
+            command.arg("-I").arg(self.headers.join("include").join(folder));
+        }
+        command
+    }
+
+    /// Compiles and links; gives the entries.
+    fn compile(&self, scratch: &Path, image: &Path) -> anyhow::Result<Vec<entries::Entry>> {
+        let (mut all, mut units) = (Vec::new(), Vec::new());
+        for (number, source) in (0_u32..).zip(&self.options.sources) {
+            let source = std::path::absolute(source)?;
+            let mut preprocess = self.command();
+            preprocess.args(["-E", "-P"]).arg(format!("-D__dpa_rpc__={}", entries::RPC));
+            let text = execute(preprocess.arg(format!("-D__dpa_global__={}", entries::GLOBAL)).arg(&source))?;
+            let found = entries::find(&text).with_context(|| source.display().to_string())?;
+            let unit = scratch.join(format!("unit{number}.c"));
+            std::fs::write(&unit, stubs::device(&source, &found))?;
+            units.push(unit);
+            all.extend(found);
+        }
+        if all.is_empty() {
+            bail!("no entry: no function of the sources is marked `__dpa_rpc__` or `__dpa_global__`");
+        }
+        let mut link = self.command();
+        link.args(&units).arg("-o").arg(image);
+        link.arg("-T").arg(self.headers.join("emu-c.ld"));
+        link.args(self.options.device_libraries.iter().filter(|library| !is_vendor(library)));
+        execute(link.arg("-L").arg(self.libraries).args(["-lflexio_dev", "-lgcc"]))?;
+        Ok(all)
+    }
+}
+
+/// Whether a library is the vendor's own, in whose place the emulator's is linked.
+fn is_vendor(library: &str) -> bool {
+    ["-lflexio_dev", "-lflexio-dev", "-ldpa", "-ldoca_dpa_dev"].iter().any(|own| library.starts_with(own))
+}
+
+/// Compiles the host's stubs into the archive.
+fn archive(options: &Options, stub: &Path, output: &Path, scratch: &Path) -> anyhow::Result<()> {
+    let object = scratch.join("stubs.o");
+    let mut compiler = Command::new(options.host_compiler.as_deref().unwrap_or("cc"));
+    compiler.args(&options.host_options).args(["-fPIC", "-c", "-I"]).arg(scratch.join("include"));
+    execute(compiler.arg(stub).arg("-o").arg(&object))?;
+    if let Some(folder) = output.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    }
+    // `ar` adds to what is there.
+    let fresh = scratch.join("archive.a");
+    execute(Command::new("ar").arg("rcs").arg(&fresh).arg(&object))?;
+    std::fs::copy(&fresh, output).with_context(|| format!("writing {}", output.display()))?;
+    Ok(())
+}
+
+/// Runs a program; gives what it prints on stdout. What it says on stderr is the user's to read.
+fn execute(command: &mut Command) -> anyhow::Result<String> {
+    let program = command.get_program().to_owned();
+    let output = command
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .with_context(|| format!("{} cannot be started: is it installed?", program.display()))?;
+    if !output.status.success() {
+        bail!("{} ended with {}; see its messages above", program.display(), output.status);
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

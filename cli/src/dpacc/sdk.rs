@@ -1,0 +1,76 @@
+//! The emulated SDK: headers of both sides, libraries, and a driver, in a folder laid out as the vendor's is.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+
+/// The linker script of programs in C.
+const SCRIPT: &str = include_str!("../../../linker/emu-c.ld");
+
+macro_rules! headers {
+    ($folder:literal: $($name:literal),+) => {
+        [$((concat!("include/", $name), include_str!(concat!("../../../", $folder, "/", $name)))),+]
+    };
+}
+
+/// Headers, by their path in the folder.
+const DEVICE: [(&str, &str); 11] = headers!(
+    "device/rt-emu/include":
+    "libflexio-dev/dpaintrin.h",
+    "libflexio-dev/flexio_dev.h",
+    "libflexio-dev/flexio_dev_debug.h",
+    "libflexio-dev/flexio_dev_dpa_arch.h",
+    "libflexio-dev/flexio_dev_endianity.h",
+    "libflexio-dev/flexio_dev_err.h",
+    "libflexio-dev/flexio_dev_queue_access.h",
+    "libflexio-dev/flexio_dev_queue_types.h",
+    "libflexio-dev/flexio_dev_ver.h",
+    "libflexio-libc/stdio.h",
+    "libflexio-libc/string.h"
+);
+const HOST: [(&str, &str); 2] = headers!("host/flexio-sys/include": "libflexio/flexio.h", "libflexio/flexio_ver.h");
+
+fn put(path: &Path, text: &str) -> anyhow::Result<()> {
+    let context = || format!("writing {}", path.display());
+    std::fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).with_context(context)?;
+    std::fs::write(path, text).with_context(context)
+}
+
+/// Writes the headers and the linker script below a folder.
+pub(super) fn write_headers(folder: &Path) -> anyhow::Result<()> {
+    put(&folder.join("emu-c.ld"), SCRIPT)?;
+    DEVICE.iter().chain(&HOST).try_for_each(|(name, text)| put(&folder.join(name), text))
+}
+
+/// Writes the whole SDK below a folder.
+pub(super) fn write(folder: &Path, libraries: &Path) -> anyhow::Result<()> {
+    write_headers(folder)?;
+    let folder = std::path::absolute(folder)?;
+    let lib = folder.join("lib");
+    std::fs::create_dir_all(&lib)?;
+    for entry in std::fs::read_dir(libraries).with_context(|| format!("reading {}", libraries.display()))? {
+        let path = entry?.path();
+        let to = lib.join(path.file_name().unwrap_or_default());
+        // Where a link points, the name of the SDK's is enough for its users.
+        if path.is_file() {
+            std::fs::copy(&path, &to).with_context(|| format!("writing {}", to.display()))?;
+        }
+    }
+    for (name, libs) in [("libflexio", "-lflexio"), ("doca-common", "-ldoca_common")] {
+        let text = format!(
+            "prefix={}\nName: {name}\nDescription: {name} of the emulated card\nVersion: {}\nCflags: \
+             -I${{prefix}}/include\nLibs: -L${{prefix}}/lib {libs}\n",
+            folder.display(),
+            env!("CARGO_PKG_VERSION")
+        );
+        put(&lib.join(format!("pkgconfig/{name}.pc")), &text)?;
+    }
+    let driver = folder.join("bin/dpacc");
+    let own = std::env::current_exe().context("the path of this program is not known")?;
+    let own = own.display().to_string().replace('\'', "'\\''");
+    let text = format!("#!/bin/sh\nexec '{own}' dpacc --emu-libs '{}' \"$@\"\n", lib.display());
+    put(&driver, &text)?;
+    std::fs::set_permissions(&driver, std::fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! Stubs of both sides: what unpacks the arguments of a call on the DPA, and what the host calls it by.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::entries::Entry;
+
+/// Name of the function that unpacks the arguments of an entry.
+fn unpack(name: &str) -> String {
+    format!("{name}__dpacc_unpack")
+}
+
+/// A path in a string of C.
+fn quoted(path: &Path) -> String {
+    path.display().to_string().replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+/// A source of the DPA's side with what its entries need: each argument of a call takes eight bytes.
+pub(super) fn device(source: &Path, entries: &[Entry]) -> String {
+    let mut text = format!("#include \"{}\"\n", quoted(source));
+    for entry in entries {
+        let arguments: Vec<String> = (0..)
+            .zip(&entry.parameters)
+            .map(|(at, parameter)| format!("({})((unsigned long *)argbuf)[{at}]", parameter.ty))
+            .collect();
+        let call = format!("{}({})", entry.name, arguments.join(", "));
+        let body =
+            if entry.is_void { format!("{call};\n\treturn 0;") } else { format!("return (unsigned long){call};") };
+        let _ = write!(
+            text,
+            "\n__attribute__((used)) unsigned long {}(void *argbuf, void *func)\n{{\n\t(void)argbuf;\n\t(void)func;\n\
+             \t{body}\n}}\n",
+            unpack(&entry.name)
+        );
+    }
+    text
+}
+
+/// The host's side: the image, a stub for each entry, and the application, which exists before `main` begins.
+pub(super) fn host(app: &str, image: &Path, entries: &[Entry]) -> String {
+    let mut text = format!(
+        "#include <stdarg.h>\n#include <stdint.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include \
+         <libflexio/flexio.h>\n\n__asm__(\".section .rodata\\n.balign 64\\n{app}__elf:\\n.incbin \
+         \\\"{}\\\"\\n{app}__elf_end:\\n.previous\\n\");\nextern const char {app}__elf[], {app}__elf_end[];\n\nstruct \
+         flexio_app *{app};\n",
+        quoted(image)
+    );
+    for (number, entry) in (0..).zip(entries) {
+        // Each has an address of its own, whatever the linker folds.
+        let name = &entry.name;
+        let _ = write!(text, "\nvoid {name}(void)\n{{\n\t__asm__ volatile(\"\" : : \"r\"({number}));\n}}\n");
+        let _ = write!(
+            text,
+            "\nstatic void {}__pack(void *argbuf, va_list pa)\n{{\n\t(void)argbuf;\n\t(void)pa;\n",
+            entry.name
+        );
+        for (at, parameter) in (0..).zip(&entry.parameters) {
+            let ty = if parameter.is_int { "int" } else { "uint64_t" };
+            let _ = writeln!(text, "\t((uint64_t *)argbuf)[{at}] = va_arg(pa, {ty});");
+        }
+        text.push_str("}\n");
+    }
+    let _ = write!(
+        text,
+        "\nstatic void must(flexio_status status, const char *what)\n{{\n\tif (status != FLEXIO_STATUS_SUCCESS) {{\n\
+         \t\tfprintf(stderr, \"application {app}: %s failed\\n\", what);\n\t\texit(EXIT_FAILURE);\n\t}}\n}}\n\n\
+         __attribute__((constructor)) static void {app}__create(void)\n{{\n\tstatic char name[] = \"{app}\", unsigned_[] \
+         = \"\";\n\tstruct flexio_app_attr attr = {{ 0 }};\n\n\tattr.app_name = \
+         name;\n\tattr.app_ptr = (void *){app}__elf;\n\tattr.app_bsize = (size_t)({app}__elf_end - {app}__elf);\n\
+         \tattr.app_sig_sec_name = unsigned_;\n\tmust(flexio_app_create(&attr, &{app}), \"flexio_app_create\");\n"
+    );
+    for Entry { name, parameters, .. } in entries {
+        let (unpack, bytes) = (unpack(name), 8 * parameters.len().max(1));
+        let _ = writeln!(
+            text,
+            "\tmust(flexio_func_pup_register({app}, \"{name}\", \"{unpack}\", {name}, {bytes}, {name}__pack), \"{name}\");"
+        );
+    }
+    text.push_str("}\n");
+    text
+}
