@@ -245,6 +245,10 @@ pub(crate) struct EmuExecArgs {
     /// Longest wait for gdb to connect, in seconds.
     #[arg(long, value_parser = whole::<u64>(0, u64::MAX), value_name = "S", default_value_t = 60, requires = "gdb")]
     pub(crate) gdb_wait: u64,
+    /// Names of the cards in their order, separated by commas, for a program that names a device of its own, such as
+    /// mlx5_bond_0 [default: mlx5_0, ...].
+    #[arg(long, value_name = "NAMES")]
+    pub(crate) device_names: Option<String>,
     /// Folder of the emulator's libraries [default: target/emu-libs, or where this program was installed].
     #[arg(long, value_name = "DIR")]
     pub(crate) libs: Option<PathBuf>,

@@ -42,6 +42,9 @@ pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
     let mut command = Command::new(program);
     command.args(arguments).env(LOADER_PATH, env::join_paths(paths)?);
     command.env(VARIABLE, OsString::from(format!("{INLINE}{text}")));
+    if let Some(names) = &args.device_names {
+        command.env("FLEXCAST_DEVICE_NAMES", names);
+    }
     if let Some(address) = &args.gdb {
         command.env("FLEXCAST_GDB", address).env("FLEXCAST_GDB_WAIT", args.gdb_wait.to_string());
     }

@@ -1,6 +1,7 @@
-//! Stations at the free end of a cable: a packet generator, and a capture that is played.
+//! Stations at the free end of a cable: a packet generator, a reflector, and a capture that is played.
 
 mod generator;
+mod reflector;
 mod replay;
 
 pub use generator::GeneratorReport;
@@ -15,6 +16,9 @@ pub(crate) fn of(machine: &Machine, world: &mut World) -> Result<Option<Box<dyn 
     if let Some(table) = &machine.generator {
         let destination = world.card(0)?.nic.address().mac;
         return Ok(Some(Box::new(generator::Generator::new(table, destination)?)));
+    }
+    if let Some(table) = &machine.reflector {
+        return Ok(Some(Box::new(reflector::Reflector::new(table))));
     }
     let replay = machine.replay.as_ref().map(|table| replay::Replay::read(&table.capture));
     Ok(replay.transpose()?.map(|replay| Box::new(replay) as Box<dyn Station>))

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use emu_fabric::{FaultError, TopologyError};
 use emu_machine::MachineError;
 
-use crate::machine::MOST_COMMAND_PS;
+use crate::machine::{MOST_COMMAND_PS, MOST_HEAP_MIB};
 use crate::share::MOST_CLIENTS;
 use crate::timing::TimingError;
 
@@ -60,8 +60,14 @@ pub enum ConfigError {
     /// A generator that cannot be.
     #[error("generator: {0}")]
     Generator(String),
+    /// A heap that cannot be.
+    #[error("heap_mib is {mib}: 1 to {MOST_HEAP_MIB} are possible")]
+    Heap {
+        /// What was given.
+        mib: u64,
+    },
     /// More than one thing at the free end.
-    #[error("generator, replay and bridge: the cable has one free end, so give one of them")]
+    #[error("generator, reflector, replay and bridge: the cable has one free end, so give one of them")]
     Ends,
     /// More is lost than there is.
     #[error("loss of {percent} %: must be 0 to 100")]

@@ -11,11 +11,13 @@ use crate::job::JobTable;
 use crate::memory::{Memory, MemoryTable};
 use crate::network::{LinkTable, NetworkTable};
 use crate::share::{AttachTable, MOST_CLIENTS, ShareTable};
-use crate::station::{GeneratorTable, ReplayTable};
+use crate::station::{GeneratorTable, ReflectorTable, ReplayTable};
 use crate::timing::Timing;
 
 /// Seed of weak memory where nobody gives one.
 const DEFAULT_SEED: u64 = 1;
+/// Largest heap of a process.
+pub(crate) const MOST_HEAP_MIB: u64 = 8192;
 /// Longest time of a control operation, in picoseconds: a second.
 pub(crate) const MOST_COMMAND_PS: u64 = 1_000_000_000_000;
 
@@ -29,6 +31,7 @@ pub(crate) const MOST_COMMAND_PS: u64 = 1_000_000_000_000;
 /// driven_from = "host"        # or "arm": the program runs on the card's Arm cores, and windows reach their memory
 /// arm_functions = false       # true: each card has a second function, that of its Arm cores, which programs open as mlx5_N_arm
 /// command_ps = 0              # virtual time of a control operation of verbs or DevX; not with [bridge]
+/// heap_mib = 256              # DPA memory for the heap of a process
 /// detect_races = false        # true: reports races of cards, firmware and program for memory on stderr when found
 /// seed = 1                    # of losses, of weak memory, and of a fault script that has none
 /// loss_ppm = 0                # frames lost on their way to each card, per million, whatever joins the cards
@@ -72,6 +75,9 @@ pub(crate) const MOST_COMMAND_PS: u64 = 1_000_000_000_000;
 /// start_us = 0                # after steering leads to a receive queue
 /// patience_us = 1000          # how long an answer may take
 /// report = "generator.json"
+///
+/// [reflector]                 # or each frame goes back, with both Ethernet addresses exchanged
+/// delay_ns = 0
 ///
 /// [replay]                    # or the frames of a capture
 /// capture = "frames.pcapng"
@@ -117,6 +123,10 @@ pub struct Machine {
     /// Default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command_ps: Option<u64>,
+    /// Bytes of a DPA process's heap, in MiB, 1 to 8192: [`Config::heap_bytes`]. What a card has is not published.
+    /// Default 256.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heap_mib: Option<u64>,
     /// Where the programs run that drive the cards: [`Config::driven_from`]. Default the host.
     #[serde(skip_serializing_if = "is_host")]
     pub driven_from: DrivenFrom,
@@ -141,6 +151,9 @@ pub struct Machine {
     /// A packet generator at the free end of the cable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generator: Option<GeneratorTable>,
+    /// A reflector there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reflector: Option<ReflectorTable>,
     /// A capture that is played there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replay: Option<ReplayTable>,
@@ -202,10 +215,14 @@ impl Machine {
         known == Self::default()
     }
 
+    fn stations(&self) -> u32 {
+        [self.generator.is_some(), self.reflector.is_some(), self.replay.is_some()].map(u32::from).iter().sum()
+    }
+
     /// Whether something is at the free end of the cable that is no other machine.
     #[must_use]
     pub fn has_station(&self) -> bool {
-        self.generator.is_some() || self.replay.is_some()
+        self.stations() > 0
     }
 
     /// Whether virtual time follows the wall clock, whatever the program does.
@@ -231,12 +248,18 @@ impl Machine {
         if let Some(generator) = &self.generator {
             generator.check()?;
         }
-        if self.has_station() && (self.bridge.is_some() || (self.generator.is_some() && self.replay.is_some())) {
+        if let Some(reflector) = &self.reflector {
+            reflector.check()?;
+        }
+        if self.stations() + u32::from(self.bridge.is_some()) > 1 && self.has_station() {
             return Err(ConfigError::Ends);
         }
         let follows_the_clock = self.follows_the_clock();
         if let Some(command_ps @ 1..) = self.command_ps.filter(|_| follows_the_clock) {
             return Err(ConfigError::CommandTime { command_ps });
+        }
+        if let Some(mib) = self.heap_mib.filter(|mib| !(1..=MOST_HEAP_MIB).contains(mib)) {
+            return Err(ConfigError::Heap { mib });
         }
         if let Some(command_ps) = self.command_ps.filter(|command_ps| *command_ps > MOST_COMMAND_PS) {
             return Err(ConfigError::CommandTooLong { command_ps });
@@ -281,6 +304,7 @@ impl Machine {
             uc_multicast: self.uc_multicast,
             arm_functions: self.arm_functions,
             command_ps: self.command_ps.unwrap_or(default.command_ps),
+            heap_bytes: self.heap_mib.map_or(default.heap_bytes, |mib| mib << 20),
             ..default
         })
     }

@@ -1,4 +1,4 @@
-//! `[generator]` and `[replay]` of a machine: what is at the free end of its card's cable.
+//! `[generator]`, `[reflector]` and `[replay]` of a machine: what is at the free end of its card's cable.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -123,6 +123,24 @@ impl GeneratorTable {
         // Headers and what frames are known by.
         let least = if self.ips[0].is_ipv4() { 64 } else { 86 } + if self.vlan.is_some() { 4 } else { 0 };
         range("frame_bytes, with these headers,", self.frame_bytes.into(), least, FRAME_BYTES[1].into())
+    }
+}
+
+/// `[reflector]`: each frame goes back to its sender, with both Ethernet addresses exchanged.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReflectorTable {
+    /// How long it has a frame, in virtual nanoseconds, at most a second.
+    pub delay_ns: u64,
+}
+
+impl ReflectorTable {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        const SECOND_NS: u64 = 1_000_000_000;
+        if self.delay_ns > SECOND_NS {
+            return Err(ConfigError::Generator(format!("reflector: delay_ns is {}: 0 to {SECOND_NS}", self.delay_ns)));
+        }
+        Ok(())
     }
 }
 

@@ -69,14 +69,26 @@ pub(crate) unsafe extern "C" fn flexio_cmdq_state_running(cmdq: *mut flexio_cmdq
     })
 }
 
-/// A program that waits for an empty queue asks again and again, so time passes meanwhile. Without a queue, or once the
-/// process has ended, it is empty: such a program must not wait for ever.
+/// How long a program that waits sleeps between two calls, at most: so much virtual time passes in one.
+const TURN_PS: u64 = 1_000_000_000;
+
+/// A program that waits for an empty queue asks again and again, and sleeps in between: time passes in the call. Without
+/// a queue, or once the process has ended, it is empty: such a program must not wait for ever.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn flexio_cmdq_is_empty(cmdq: *mut flexio_cmdq) -> c_int {
     value("flexio_cmdq_is_empty", 1, || {
         let Cmdq { process, id } = &*handle::get::<Cmdq>(cmdq)?;
-        emu_libibverbs::relax();
-        let is_empty = world(|world| world.command_queue_is_empty(process.card, process.id, *id));
+        // The bridge drives a machine that follows the wall clock.
+        let is_driven = emu_libibverbs::is_bridged();
+        let is_empty = world(|world| {
+            let end_ps = world.now_ps().saturating_add(TURN_PS);
+            loop {
+                let is_empty = world.command_queue_is_empty(process.card, process.id, *id)?;
+                if is_empty || is_driven || world.now_ps() >= end_ps || !world.step() {
+                    return Ok::<_, emu_machine::MachineError>(is_empty);
+                }
+            }
+        });
         process.after_progress()?;
         Ok(c_int::from(is_empty?))
     })

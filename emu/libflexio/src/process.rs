@@ -1,8 +1,8 @@
 //! Processes and their memory.
 
 use core::ffi::{c_char, c_int, c_void};
-use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use emu_bridge::with_world;
@@ -18,7 +18,7 @@ use verbs_sys::{ibv_context, ibv_pd};
 use crate::app::App;
 use crate::observe;
 use crate::status::{Result, failed, input, out, pointer, status, value};
-use crate::stream::Sink;
+use crate::stream::Sinks;
 use crate::window::Uar;
 
 pub(crate) struct Process {
@@ -30,7 +30,9 @@ pub(crate) struct Process {
     pub(crate) uar: Arc<Uar>,
     dumem: u32,
     /// Where the messages of each stream are printed.
-    pub(crate) sinks: Mutex<BTreeMap<u32, Sink>>,
+    pub(crate) sinks: Sinks,
+    /// A thread prints them.
+    pub(crate) has_printer: AtomicBool,
     /// The stream of the deprecated log calls.
     pub(crate) log: Mutex<Option<u32>>,
     /// Signalled when the process dies; made at first use.
@@ -217,7 +219,8 @@ pub(crate) unsafe extern "C" fn flexio_process_create(
             owns_pd: given.is_null(),
             uar,
             dumem,
-            sinks: Mutex::default(),
+            sinks: Sinks::default(),
+            has_printer: AtomicBool::new(false),
             log: Mutex::default(),
             error_fd: Mutex::default(),
         });

@@ -1,11 +1,15 @@
 //! Message streams: what the firmware prints.
 //!
-//! The vendor's library prints from a thread of its own every millisecond. Here nothing happens outside the caller's
-//! own calls, so messages are printed by [`flexio_msg_stream_flush`], RPCs, error queries and the destruction of
-//! streams and processes, in the order in which they were sent.
+//! The vendor's library prints from a thread of its own every millisecond. A machine that runs by itself has such a
+//! thread. Otherwise nothing happens outside the caller's own calls, so messages are printed by
+//! [`flexio_msg_stream_flush`], RPCs, error queries and the destruction of streams and processes, in the order in which
+//! they were sent.
 
 use core::ffi::{CStr, c_int};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use emu_libibverbs::handle::{self, Object};
 use flexio_sys::*;
@@ -18,6 +22,35 @@ use crate::status::{Failure, Result, failed, input, out, status, value};
 const MIN_BUFFER_BYTES: usize = 2048;
 /// Longest name of a stream.
 const MAX_NAME_BYTES: usize = 32;
+
+/// Time between two looks of the printing thread.
+const PRINT_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Where a process's streams print, by stream.
+pub(crate) type Sinks = Arc<Mutex<BTreeMap<u32, Sink>>>;
+
+/// Starts a thread that prints the messages of a process as long as it lives.
+///
+/// # Errors
+/// The system has no thread left.
+fn start_printer(process: &Process) -> Result<()> {
+    let (sinks, card, id) = (Arc::downgrade(&process.sinks), process.card, process.id);
+    let print = move || {
+        while let Some(sinks) = sinks.upgrade() {
+            for sink in lock(&sinks).values() {
+                // A stream that is gone, or a file that is full, its owner's next call reports.
+                if sink.drain(card, id).is_ok() {
+                    // SAFETY: the file is open until the stream is destroyed, which takes it out of the list first.
+                    unsafe { libc::fflush(sink.out) };
+                }
+            }
+            drop(sinks);
+            std::thread::sleep(PRINT_INTERVAL);
+        }
+    };
+    let started = std::thread::Builder::new().name("flexcast-print".to_owned()).spawn(print);
+    started.map(drop).map_err(|error| failed(format!("no thread that prints messages: {error}")))
+}
 
 /// Where a stream's messages go.
 pub(crate) struct Sink {
@@ -102,7 +135,13 @@ unsafe fn open(
         // SAFETY: not null, and writable as the caller vouches.
         unsafe { ppthread.write(libc::pthread_self()) };
     }
-    lock(&process.sinks).insert(id, Sink { id, out: file });
+    let mut sinks = lock(&process.sinks);
+    let is_first = sinks.is_empty();
+    sinks.insert(id, Sink { id, out: file });
+    drop(sinks);
+    if is_first && emu_libibverbs::is_bridged() && !process.has_printer.swap(true, Ordering::Relaxed) {
+        start_printer(process)?;
+    }
     Ok(id)
 }
 

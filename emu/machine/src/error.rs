@@ -150,7 +150,9 @@ pub enum MachineError {
     #[error("all 254 execution units have a thread; destroy an event handler first")]
     NoFreeExecutionUnit,
     /// The heap cannot hold the allocation.
-    #[error("the DPA heap has no {bytes} bytes left ({allocated} of {limit} bytes are in use)")]
+    #[error(
+        "the DPA heap has no {bytes} bytes left ({allocated} of {limit} bytes are in use; an emulated one may have more: heap_mib of the machine file)"
+    )]
     HeapFull {
         /// Bytes asked for.
         bytes: u64,
