@@ -3,6 +3,7 @@
 mod bad_input;
 mod calibrate;
 mod compare;
+mod dpa_programs;
 mod emu_run;
 mod emulated;
 mod evaluation;

@@ -3,7 +3,7 @@ use std::path::Path;
 use emu_machine::{Config, DrivenFrom, LinkConfig, MemoryModel, Wiring};
 
 use super::*;
-use crate::{Memory, Priorities};
+use crate::{GeneratorTable, Memory, Priorities, ReflectorTable, ReplayTable};
 
 fn read(text: &str) -> Machine {
     Machine::parse(text).unwrap()
@@ -55,6 +55,10 @@ fn full() -> Machine {
         uc_multicast: true,
         arm_functions: true,
         command_ps: Some(12),
+        heap_mib: Some(14),
+        generator: Some(GeneratorTable { frames: 15, ..GeneratorTable::default() }),
+        reflector: Some(ReflectorTable { delay_ns: 16 }),
+        replay: Some(ReplayTable { capture: "z.pcapng".into() }),
         driven_from: DrivenFrom::Arm,
         capture: Some("x.pcapng".into()),
         link: LinkTable { gbit_per_s: Some(7), latency_ps: Some(8), drop_ppm: Some(9), seed: Some(10) },

@@ -229,6 +229,52 @@ struct mlx5dv_qp_ex {
 
 struct mlx5dv_qp_ex *mlx5dv_qp_ex_from_ibv_qp_ex(struct ibv_qp_ex *qp);
 
+/* Steering of Ethernet frames: what programs on the DPA use. */
+
+struct mlx5dv_dr_domain;
+struct mlx5dv_dr_table;
+struct mlx5dv_dr_matcher;
+struct mlx5dv_dr_rule;
+struct mlx5dv_dr_action;
+
+enum mlx5dv_dr_domain_type {
+	MLX5DV_DR_DOMAIN_TYPE_NIC_RX,
+	MLX5DV_DR_DOMAIN_TYPE_NIC_TX,
+	MLX5DV_DR_DOMAIN_TYPE_FDB,
+};
+
+struct mlx5dv_flow_match_parameters {
+	size_t match_sz;
+	uint64_t match_buf[];
+};
+
+struct mlx5dv_dr_matcher_layout {
+	uint32_t flags;
+	uint32_t log_num_of_rules_hint;
+};
+
+struct mlx5dv_dr_domain *mlx5dv_dr_domain_create(struct ibv_context *ctx, enum mlx5dv_dr_domain_type type);
+int mlx5dv_dr_domain_destroy(struct mlx5dv_dr_domain *domain);
+int mlx5dv_dr_domain_sync(struct mlx5dv_dr_domain *domain, uint32_t flags);
+void mlx5dv_dr_domain_allow_duplicate_rules(struct mlx5dv_dr_domain *domain, bool allow);
+struct mlx5dv_dr_table *mlx5dv_dr_table_create(struct mlx5dv_dr_domain *domain, uint32_t level);
+int mlx5dv_dr_table_destroy(struct mlx5dv_dr_table *table);
+struct mlx5dv_dr_matcher *mlx5dv_dr_matcher_create(struct mlx5dv_dr_table *table, uint16_t priority,
+						   uint8_t match_criteria_enable,
+						   struct mlx5dv_flow_match_parameters *mask);
+int mlx5dv_dr_matcher_destroy(struct mlx5dv_dr_matcher *matcher);
+int mlx5dv_dr_matcher_set_layout(struct mlx5dv_dr_matcher *matcher, struct mlx5dv_dr_matcher_layout *layout);
+struct mlx5dv_dr_rule *mlx5dv_dr_rule_create(struct mlx5dv_dr_matcher *matcher,
+					     struct mlx5dv_flow_match_parameters *value, size_t num_actions,
+					     struct mlx5dv_dr_action *actions[]);
+int mlx5dv_dr_rule_destroy(struct mlx5dv_dr_rule *rule);
+struct mlx5dv_dr_action *mlx5dv_dr_action_create_dest_table(struct mlx5dv_dr_table *table);
+struct mlx5dv_dr_action *mlx5dv_dr_action_create_dest_vport(struct mlx5dv_dr_domain *domain, uint32_t vport);
+struct mlx5dv_dr_action *mlx5dv_dr_action_create_dest_ib_port(struct mlx5dv_dr_domain *domain, uint32_t ib_port);
+struct mlx5dv_dr_action *mlx5dv_dr_action_create_dest_devx_tir(struct mlx5dv_devx_obj *devx_obj);
+struct mlx5dv_dr_action *mlx5dv_dr_action_create_drop(void);
+int mlx5dv_dr_action_destroy(struct mlx5dv_dr_action *action);
+
 #if defined(__LP64__) && !defined(__cplusplus)
 _Static_assert(sizeof(struct mlx5dv_mkey_init_attr) == 16, "size of struct mlx5dv_mkey_init_attr");
 _Static_assert(sizeof(struct mlx5dv_qp_init_attr) == 40, "size of struct mlx5dv_qp_init_attr");
