@@ -21,3 +21,4 @@ mod sim;
 mod sim_bad_input;
 mod sim_work;
 mod soak;
+mod two_hosts;
