@@ -220,7 +220,7 @@ pub fn probe(
         } else {
             Ok(ranges(&units))
         };
-        add(&[15], "which execution units take threads of this process (0 is the system's)", found);
+        add(&[15], "which execution units take threads of this process", found);
         progress("latency of a completion");
         add(&[19], "from a message to the answer of a DPA thread, and back", ping(provider, process, &name));
     }
