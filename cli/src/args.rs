@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::calibrate_args::CalibrateArgs;
 use crate::compare_args::CompareArgs;
 use crate::flow_args::FlowArgs;
+use crate::hosts_args::HostsArgs;
 use crate::images_args::ImagesArgs;
 use crate::inspect_args::{PsArgs, StatsArgs, TraceArgs};
 use crate::observe_args::ObserveArgs;
@@ -85,6 +86,8 @@ pub(crate) enum Command {
     MulticastBound(BoundArgs),
     /// Say what a link asks of the DPA: threads, staging, sequence numbers, cache, and the goodput to expect.
     Plan(PlanArgs),
+    /// Settle what only a card can, as far as a program can do so, and print a report to send back.
+    Probe(ProbeArgs),
     /// Run the experiments, compare them with what was published, and write one page with plots, tables and verdicts.
     Report(ReportArgs),
     /// Record a command's machine as a timeline for Perfetto: `flexcast trace tput ...`.
@@ -112,6 +115,23 @@ pub(crate) struct DevicesArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ProbeArgs {
+    /// Who implements the vendor's libraries.
+    #[arg(long, value_enum, default_value = "emu")]
+    pub(crate) provider: ProviderName,
+    /// Name of the card [default: the first].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+    /// Folder of the images pingpong.elf and allgather.elf, for a card those that were linked for it [default: as other
+    /// commands find them].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) images: Option<PathBuf>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct TputArgs {
     #[command(flatten)]
     pub(crate) spec: TputSpec,
@@ -124,6 +144,8 @@ pub(crate) struct TputArgs {
     pub(crate) image: PathBuf,
     #[command(flatten)]
     pub(crate) pair: PairArgs,
+    #[command(flatten)]
+    pub(crate) hosts: HostsArgs,
     #[command(flatten)]
     pub(crate) observe: ObserveArgs,
     #[command(flatten)]

@@ -11,6 +11,7 @@ mod commands;
 mod compare_args;
 mod dpacc;
 mod flow_args;
+mod hosts_args;
 mod images_args;
 mod inputs;
 mod inspect_args;

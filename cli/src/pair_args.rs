@@ -16,10 +16,10 @@ pub(crate) struct PairArgs {
     pub(crate) provider: ProviderName,
     /// Name of the receiving card [default: the first].
     #[arg(long, value_name = "NAME")]
-    pub(crate) server: Option<String>,
+    pub(crate) receiver: Option<String>,
     /// Name of the sending card [default: the second, or the first where there is one].
     #[arg(long, value_name = "NAME")]
-    pub(crate) client: Option<String>,
+    pub(crate) sender: Option<String>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     pub(crate) json: bool,

@@ -50,6 +50,9 @@ fn threads(state: &State) -> impl Iterator<Item = (&Card, &Process, &Thread)> {
     processes(state).flat_map(|(card, process)| process.threads.iter().map(move |thread| (card, process, thread)))
 }
 
+/// Digits of a build id in a table; `--json` and `cargo xtask verify` have all.
+const BUILD_ID_DIGITS: usize = 12;
+
 /// Processes, or each thread of them.
 #[must_use]
 pub fn ps(state: &State, with_threads: bool) -> Table {
@@ -71,14 +74,17 @@ pub fn ps(state: &State, with_threads: bool) -> Table {
         }
         return table;
     }
-    let mut table =
-        table(&["Device", "ProcessID", "Process name", "Program", "Threads", "Heap bytes", "Status"], &[1, 4, 5]);
+    let mut table = table(
+        &["Device", "ProcessID", "Process name", "Program", "Build", "Threads", "Heap bytes", "Status"],
+        &[1, 5, 6],
+    );
     for (card, process) in processes(state) {
         table.add_row([
             card.name.clone(),
             format!("{:x}", process.id),
             process.name.clone(),
             process.program.clone(),
+            process.build_id.iter().flat_map(|id| id.chars()).take(BUILD_ID_DIGITS).collect(),
             (process.threads.len() as u64 + process.forgotten_threads).to_string(),
             process.heap_bytes.to_string(),
             process.status.clone(),
@@ -153,6 +159,7 @@ mod tests {
             id,
             name: format!("PROCESS_{id}"),
             program: "receive".to_owned(),
+            build_id: Some("0123456789abcdef".to_owned()),
             status: "running".to_owned(),
             cause: None,
             heap_bytes: 4096,
@@ -208,6 +215,7 @@ mod tests {
         let row = stats(&state()).to_string().lines().find(|line| line.contains("EH_11_3_3")).map(str::to_owned);
         let cells: Vec<String> = row.expect("a row").split(['│', '┆']).map(|cell| cell.trim().to_owned()).collect();
         assert_eq!(cells[1..9], ["mlx5_0", "b", "3", "900", "100", "500", "3", "EH_11_3_3"]);
-        assert!(ps(&state(), false).to_string().contains("4096"));
+        let text = ps(&state(), false).to_string();
+        assert!(text.contains("4096") && text.contains("0123456789ab") && !text.contains("abc"), "{text}");
     }
 }

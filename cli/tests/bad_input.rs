@@ -173,7 +173,7 @@ fn images_that_are_none() {
 fn unknown_device() {
     // Any readable image will do: devices are opened after it is read and before it is loaded.
     let image = env!("CARGO_BIN_EXE_flexcast");
-    refused(&["reference", "--image", image, "--server", "mlx5_9"], &["no device `mlx5_9`", "mlx5_0", "mlx5_1"]);
+    refused(&["reference", "--image", image, "--receiver", "mlx5_9"], &["no device `mlx5_9`", "mlx5_0", "mlx5_1"]);
 }
 
 #[test]

@@ -366,3 +366,18 @@ fn races_fail_the_run_and_are_reported() {
     }
     panic!("no fence is missed");
 }
+
+#[test]
+fn probes_run_on_the_emulator_and_the_report_says_so() {
+    let folder = image("pingpong.elf").replace("/pingpong.elf", "");
+    let text = String::from_utf8_lossy(&flexcast(&["probe", "--images", &folder]).stdout).into_owned();
+    for part in ["emulated card mlx5_0", "nothing here says anything of a card", "0 failed", "build "] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    let json: serde_json::Value =
+        serde_json::from_slice(&flexcast(&["probe", "--images", &folder, "--json"]).stdout).expect("an object");
+    assert_eq!((&json["card"], &json["mode"]), (&"emulated".into(), &"emulated".into()));
+    let rows = json["rows"].as_array().expect("rows");
+    // The units of the emulated card that a process may ask for.
+    assert!(rows.iter().any(|row| row["finding"] == "0-253: 254 of them"), "{json}");
+}

@@ -22,3 +22,4 @@ mod sim;
 mod sim_bad_input;
 mod sim_work;
 mod soak;
+mod two_hosts;

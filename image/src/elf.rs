@@ -255,6 +255,13 @@ impl Image {
         }
     }
 
+    /// The build id in hexadecimal digits, which the linker makes of the image's contents
+    /// (`.note.gnu.build-id`); `None` where it was linked without one.
+    #[must_use]
+    pub fn build_id(&self) -> Option<String> {
+        entry::read_build_id(&self.sections)
+    }
+
     /// The ABI note, if the image has one.
     #[must_use]
     pub fn abi(&self) -> Option<AbiNote> {

@@ -129,6 +129,21 @@ fn read_record(index: usize, record: &[u8; RECORD_BYTES], segments: &[Segment]) 
     Ok(entry)
 }
 
+/// Name and type of the note that holds a build id (`NT_GNU_BUILD_ID`).
+const BUILD_ID_NOTE: (&[u8; 4], u32) = (b"GNU\0", 3);
+/// Longest build id that is read: that of SHA-512.
+const MAX_BUILD_ID_BYTES: usize = 64;
+
+/// Reads the build id; `None` where there is no such note, or one of another form.
+pub(crate) fn read_build_id(sections: &[Section]) -> Option<String> {
+    let bytes = &sections.iter().find(|section| section.name == ".note.gnu.build-id")?.bytes;
+    let (header, rest) = (bytes.get(..12)?, bytes.get(12..)?);
+    let length = u32_at(header, 4) as usize;
+    let is_ours = (u32_at(header, 0), u32_at(header, 8)) == (4, BUILD_ID_NOTE.1) && rest.starts_with(BUILD_ID_NOTE.0);
+    let id = rest.get(4..4 + length).filter(|_| is_ours && (1..=MAX_BUILD_ID_BYTES).contains(&length))?;
+    Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// Reads the one ABI note; `None` where the section is absent.
 pub(crate) fn read_note(sections: &[Section]) -> Result<Option<AbiNote>, ImageError> {
     let notes: Vec<&Section> = sections.iter().filter(|section| section.name == ".note.flexcast").collect();

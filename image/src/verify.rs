@@ -141,6 +141,7 @@ pub fn verify(image: &Image, policy: &Policy) -> Report {
         ("log strings", log_strings(image)),
         ("entries", entries(image)),
         ("ABI note", abi(image, policy.abi)),
+        ("build id", build_id(image)),
         ("stack", calls::stack(image, &graph, policy)),
         ("no panic in event handlers", calls::panics(image, &graph)),
         ("private paths", private_paths(image, &policy.private_prefixes)),
@@ -335,6 +336,13 @@ fn entries(image: &Image) -> Outcome {
         }
     }
     verdict(findings, || image.entries().iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", "))
+}
+
+fn build_id(image: &Image) -> Outcome {
+    match image.build_id() {
+        Some(id) => Outcome::Passed(id),
+        None => Outcome::Unknown(vec!["the image has none: it was linked without --build-id".to_owned()]),
+    }
 }
 
 fn abi(image: &Image, expected: Option<(u32, u64)>) -> Outcome {

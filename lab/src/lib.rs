@@ -4,6 +4,7 @@
 //! It uses the product and the emulated card; neither knows it.
 
 pub mod accesses;
+pub mod agreement;
 pub mod calibrate;
 pub mod capacity;
 pub mod compare;
@@ -26,6 +27,7 @@ pub mod options;
 pub mod overlap;
 pub mod perf;
 pub mod pingpong;
+pub mod probe;
 pub mod reference;
 pub mod service;
 pub mod shard;

@@ -37,7 +37,7 @@ pub fn ping(process: &Process, client: &Device, messages: &[&[u8]]) -> Result<Po
     let buffers = DeviceBuffer::zeroed(process, depth * u64::from(BUFFER_BYTES))?;
     let key = MemoryKey::new(&buffers, Access::LOCAL_WRITE)?;
     let context = DeviceBuffer::zeroed(process, size_of::<PingPongContext>() as u64)?;
-    let handler = EventHandler::new(process, "pong", context.addr().get(), Affinity::Unit(1))?;
+    let handler = EventHandler::new(process, "pong", context.addr().get(), Affinity::Any)?;
     let receive_cq = DpaCompletionQueue::new(&outbox, LOG_DEPTH, CqTarget::Thread(&handler))?;
     let send_cq = DpaCompletionQueue::new(&outbox, LOG_DEPTH, CqTarget::Thread(&handler))?;
     let depths = DpaDepths { log_send: Some(LOG_DEPTH), log_receive: Some(LOG_DEPTH) };

@@ -11,7 +11,7 @@ use flexcast::bootstrap::Exchange;
 use flexcast::{Algorithm, Choice, Communicator, Config, Endpoint, Kind, Tuning};
 use serde::Serialize;
 
-use crate::perf::agreement::Options;
+use crate::agreement::Options;
 use crate::perf::op::Op;
 use crate::perf::spec::{Sizes, Spec};
 use crate::perf::{self, PerfError};

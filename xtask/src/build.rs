@@ -126,6 +126,7 @@ fn cargo_build(toolchain: &Toolchain, image: &str) -> Result<Command> {
     // keeps one build of a crate for all flags.
     if let Some(script) = &toolchain.rust.script {
         command.args(["--".to_owned(), format!("-Clink-arg=-T{}", workspace::root().join(script).display())]);
+        command.arg("-Clink-arg=--build-id=sha1");
     }
     Ok(command)
 }

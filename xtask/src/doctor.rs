@@ -87,6 +87,7 @@ pub(crate) const REFERENCES: &[(&str, &str, &str)] = &[
     ("chromium", "chromium", "the page of the evaluation is opened with it"),
     ("ibv_rc_pingpong", "ibverbs-utils", "it and its kin run unmodified between two emulated cards"),
     ("ib_send_bw", "perftest", "the same"),
+    ("sshd", "openssh-server openssh-client", "images are deployed to it by `cargo xtask deploy --to`"),
 ];
 
 /// Programs of the comparison with other libraries: name, Debian package, what for. docs/compare.md has MPICH and gloo.

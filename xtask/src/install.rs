@@ -111,8 +111,7 @@ pub(crate) fn install(prefix: &Path, profile: &str, toolchain: &Toolchain) -> Re
     emu_libs::compiler(LIBRARY, process::find)?;
     let images = build::build(toolchain, &IMAGES.map(str::to_owned))?;
     status::say("Building", format_args!("{LIBRARY} from flexcast-capi"));
-    process::run(&mut workspace::cargo_build(profile, "flexcast-capi", &["--lib"]))?;
-    let built = workspace::target_dir()?.join(workspace::profile_folder(profile)).join("libflexcast.a");
+    let built = workspace::c_library(profile)?;
 
     let [package, share] = ["lib/pkgconfig", "share/flexcast"].map(|name| prefix.join(name));
     for folder in [&package, &share] {
@@ -137,17 +136,28 @@ pub(crate) fn install(prefix: &Path, profile: &str, toolchain: &Toolchain) -> Re
 
 /// Puts header, static and shared library below a folder, of what cargo has built; returns the shared library's name.
 pub(crate) fn library(prefix: &Path, built: &Path) -> Result<String> {
-    let compiler = emu_libs::compiler(LIBRARY, process::find)?;
-    let root = workspace::root();
-    let [include, lib] = ["include", "lib"].map(|name| prefix.join(name));
-    for folder in [&include, &lib] {
-        std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
-    }
-    build::copy(&root.join(header::PATH), &include.join("flexcast.h"))?;
+    let include = prefix.join("include");
+    std::fs::create_dir_all(&include).with_context(|| format!("creating {}", include.display()))?;
+    build::copy(&workspace::root().join(header::PATH), &include.join("flexcast.h"))?;
+    let lib = prefix.join("lib");
+    let soname = shared_library(&lib, built)?;
     build::copy(built, &lib.join("libflexcast.a"))?;
-    let soname = format!("{LIBRARY}.{SERVES_FROM}");
-    emu_libs::link(&compiler, built, &lib.join(&soname), &soname, &root.join("host/capi/link.map"))?;
     emu_libs::name_too(&lib.join(LIBRARY), &soname)?;
+    Ok(soname)
+}
+
+/// Puts the shared library alone into a folder, of what cargo has built; returns its name.
+pub(crate) fn shared_library(folder: &Path, built: &Path) -> Result<String> {
+    let compiler = emu_libs::compiler(LIBRARY, process::find)?;
+    std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    let soname = format!("{LIBRARY}.{SERVES_FROM}");
+    emu_libs::link(
+        &compiler,
+        built,
+        &folder.join(&soname),
+        &soname,
+        &workspace::own_root().join("host/capi/link.map"),
+    )?;
     Ok(soname)
 }
 

@@ -36,6 +36,7 @@ mod new_file;
 mod page;
 mod process;
 mod python_check;
+mod remote;
 mod reproducible;
 mod run;
 mod sim;
@@ -75,7 +76,7 @@ enum Command {
     Demo(demo::Demo),
     /// Build one image, load it into an emulated card and print what it answers and logs.
     Run(run::Run),
-    /// Build and verify one image, load it and call its bring-up RPC.
+    /// Build and verify one image, load it and call its bring-up RPC: on this computer, or with --to on another one.
     Deploy(deploy::Deploy),
     /// Run collectives drawn from seeds: each must end well or in a typed error on every live rank.
     Sim(sim::Sim),

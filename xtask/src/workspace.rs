@@ -21,7 +21,7 @@ pub(crate) fn root() -> &'static Path {
 
 /// Root of the tree that this program was compiled in. The command-line tool is built there even where `FLEXCAST_ROOT`
 /// names a copy of what images are built from.
-fn own_root() -> &'static Path {
+pub(crate) fn own_root() -> &'static Path {
     static ROOT: LazyLock<PathBuf> =
         LazyLock::new(|| Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned());
     &ROOT
@@ -165,6 +165,13 @@ pub(crate) fn program(package: &str, name: &str, profile: &str, settings: Option
         bail!("cargo built {package}, but {} is not there", path.display());
     }
     Ok(path)
+}
+
+/// Builds the C interface of the collective library, and returns the archive.
+pub(crate) fn c_library(profile: &str) -> Result<PathBuf> {
+    process::run(cargo_build(profile, "flexcast-capi", &["--lib"]).current_dir(own_root()))?;
+    let target = metadata(&own_root().join("Cargo.toml"))?.target_directory.into_std_path_buf();
+    Ok(target.join(profile_folder(profile)).join("libflexcast.a"))
 }
 
 /// Cargo's target directory of the host workspace, which the environment may move.

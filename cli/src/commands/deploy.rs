@@ -19,10 +19,15 @@ use crate::args::{ImageArgs, RunArgs};
 use crate::inputs::{open_provider, read_image};
 
 pub(super) fn deploy(args: &ImageArgs) -> anyhow::Result<ExitCode> {
-    with_image(args, |process, _, _| {
-        let answer = bring_up(process)?;
-        out!("bring-up: the image answered {answer:#018x}, as the ABI demands")?;
-        Ok(())
+    with_image(args, |process, logs, _| {
+        let answered = bring_up(process);
+        if let Ok(answer) = &answered {
+            out!("bring-up: the image answered {answer:#018x}, as the ABI demands")?;
+        }
+        // What the device said last matters most when something failed.
+        let printed = logs();
+        answered?;
+        printed
     })
 }
 

@@ -17,6 +17,7 @@ mod info_check;
 mod observe;
 mod perf;
 mod plan;
+mod probe;
 mod reference;
 mod report;
 mod report_progress;
@@ -26,6 +27,7 @@ mod service_demo;
 mod sim;
 mod soak;
 mod tput;
+mod tput_hosts;
 mod tune;
 
 use std::process::ExitCode;
@@ -62,6 +64,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::MulticastBound(args) => compare::bound(&args),
         Command::Flow(args) => flow::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Trace(args) => observe::trace(args),
         Command::Ps(args) => observe::ps(&args),

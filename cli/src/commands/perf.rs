@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use flexcast::bootstrap::{Exchange as _, TcpStore};
 use flexcast::{Communicator, Config, Control, ThreadOptions};
 use flexcast_cli::{note, out};
-use flexcast_lab::perf::agreement::agree;
+use flexcast_lab::agreement::agree;
 use flexcast_lab::perf::{self, Row};
 
 use crate::perf_args::PerfArgs;

@@ -19,7 +19,7 @@ pub(super) fn run(args: &ReferenceArgs) -> anyhow::Result<ExitCode> {
     let (provider, _) = args.pair.open(&args.machine, config)?;
     let image = read_image(&args.image)?;
     let source = made_up_bytes(args.spec.bytes, plan.params.seed)?;
-    let cards = Cards::open(&provider, args.pair.server.as_deref(), args.pair.client.as_deref())?;
+    let cards = Cards::open(&provider, args.pair.receiver.as_deref(), args.pair.sender.as_deref())?;
     let report = reference::run(&cards, &image, &plan, &source, &model)?;
     if args.pair.json {
         out!("{}", serde_json::to_value(&report)?)?;

@@ -11,13 +11,16 @@ use flexcast_lab::tput::plan::Plan;
 use flexcast_lab::tput::report::{Report, table};
 use flexcast_lab::tput::run::{made_up_bytes, names, run as run_plan};
 
-use super::observe;
+use super::{observe, tput_hosts};
 use crate::args::TputArgs;
 use crate::capture::Capture;
 use crate::inputs::{read_image, read_source};
 use crate::progress::{progress_bar, show};
 
 pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
+    if let Some(side) = args.hosts.side() {
+        return tput_hosts::run(args, &side);
+    }
     let asked = args.machine.machine(args.spec.seed)?;
     let params = args.spec.params(asked.seed.unwrap_or_default(), asked.losses_ppm());
     let file = args.file.as_deref().map(read_source).transpose()?;
@@ -34,7 +37,7 @@ pub(super) fn run(args: &TputArgs) -> anyhow::Result<ExitCode> {
     let capture = capture.map(|(cards, path)| Capture::start(cards, path)).transpose()?;
     let observation = observe::start(&args.observe, args.pair.provider)?;
     let source = file.map_or_else(|| made_up_bytes(bytes, params.seed), Ok)?;
-    let names = names(&provider, args.pair.server.as_deref(), args.pair.client.as_deref())?;
+    let names = names(&provider, args.pair.receiver.as_deref(), args.pair.sender.as_deref())?;
     let bar = progress_bar("repetitions");
     bar.set_prefix(format!("{} x{}", params.transport.name(), params.threads));
     let outcome = run_plan(&provider, &names, &image, &plan, &source, &model, &mut |tick| show(&bar, tick));

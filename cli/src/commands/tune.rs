@@ -9,7 +9,7 @@ use emu_observe::new_file;
 use flexcast::bootstrap::{Exchange as _, TcpStore};
 use flexcast::{Config, Endpoint, Selection, UdpOptions};
 use flexcast_cli::{note, out};
-use flexcast_lab::perf::agreement::agree;
+use flexcast_lab::agreement::agree;
 use flexcast_lab::tune::{self, Figure, Tuned, Way, WayFigure};
 
 use super::perf::or_refuse;

@@ -67,6 +67,9 @@ pub struct Process {
     /// Name of the program, empty where the host gave none.
     #[serde(default)]
     pub program: String,
+    /// Build id of its image; absent where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_id: Option<String>,
     /// `running`, `crashed`, `error`, `finished` or `destroyed`.
     pub status: String,
     /// Why it crashed, in one line.
@@ -225,6 +228,7 @@ impl Process {
             id: process.id,
             name: format!("PROCESS_{}", process.id),
             program: process.label.clone(),
+            build_id: process.build_id.clone(),
             status: if process.destroyed && cause.is_none() { "destroyed" } else { status }.to_owned(),
             cause,
             heap_bytes: process.heap.allocated,

@@ -1,37 +1,7 @@
-//! Agreement of ranks on the options of a command, before anything is measured.
+//! Options of a measurement that ranks must have alike.
 
-use flexcast::bootstrap::Exchange;
-
-use super::{PerfError, spec::Spec};
-
-/// Options that must be alike on all ranks, each with its value as text.
-pub type Options = Vec<(String, String)>;
-
-/// Compares options among all ranks, and names the first that differs from rank 0's; alike on all ranks.
-///
-/// # Errors
-/// [`PerfError::Exchange`]: ranks do not come together. [`PerfError::Differs`] or [`PerfError::OptionsOf`]: a rank has
-/// other options, or sends none.
-pub fn agree(exchange: &mut dyn Exchange, options: &Options) -> Result<(), PerfError> {
-    let own = serde_json::to_vec(options).unwrap_or_default();
-    let received = exchange.exchange("flexcast options", &own)?;
-    let read = |(rank, bytes): (u32, &Vec<u8>)| {
-        serde_json::from_slice::<Options>(bytes).map_err(|_| PerfError::OptionsOf { rank })
-    };
-    let all = (0..).zip(&received).map(read).collect::<Result<Vec<_>, _>>()?;
-    let Some((first, others)) = all.split_first() else { return Ok(()) };
-    for (rank, theirs) in (1..).zip(others) {
-        if theirs.iter().map(|(name, _)| name).ne(first.iter().map(|(name, _)| name)) {
-            return Err(PerfError::OptionsOf { rank });
-        }
-        let mut pairs = theirs.iter().zip(first);
-        if let Some(((option, value), (_, of_first))) = pairs.find(|(one, other)| one != other) {
-            let [option, value, of_first] = [option, value, of_first].map(Clone::clone);
-            return Err(PerfError::Differs { rank, option, value, of_first });
-        }
-    }
-    Ok(())
-}
+use super::spec::Spec;
+use crate::agreement::Options;
 
 impl Spec {
     /// The options of `flexcast perf` that say what is measured.
@@ -55,13 +25,16 @@ impl Spec {
 
 #[cfg(test)]
 mod tests {
+    use flexcast::bootstrap::Exchange;
+
     use super::*;
+    use crate::agreement::{AgreementError, agree};
     use crate::perf::op::Op;
     use crate::perf::spec::{Sizes, Zeros};
     use crate::sparse::PatternName;
 
     /// What rank 0 of two finds, which has `own`, where the other sends `theirs`.
-    fn agree_with(own: &Options, theirs: &Options) -> Result<(), PerfError> {
+    fn agree_with(own: &Options, theirs: &Options) -> Result<(), AgreementError> {
         agree(&mut Two { other: serde_json::to_vec(theirs).unwrap() }, own)
     }
 

@@ -1,6 +1,6 @@
 //! Measurement of collectives by real processes, one per rank: wall time on this system, every buffer checked.
 
-pub mod agreement;
+mod agreement;
 mod content;
 pub mod op;
 pub mod spec;
@@ -69,24 +69,6 @@ pub enum PerfError {
     /// Ranks did not come together.
     #[error(transparent)]
     Exchange(#[from] flexcast::bootstrap::ExchangeError),
-    /// An option differs that must be alike.
-    #[error("rank {rank} has {option} {value}, rank 0 {of_first}: give all ranks the same options")]
-    Differs {
-        /// The rank.
-        rank: u32,
-        /// The option.
-        option: String,
-        /// Its value there.
-        value: String,
-        /// Its value on rank 0.
-        of_first: String,
-    },
-    /// What a rank sent are no options, or those of something else.
-    #[error("rank {rank} has sent no options of this command: run one command of one build on all ranks")]
-    OptionsOf {
-        /// The rank.
-        rank: u32,
-    },
     /// What a rank sent cannot be read.
     #[error("rank {rank} sent {bytes} bytes of its times, not {expected}: run one build on all ranks")]
     Times {

@@ -41,6 +41,15 @@ pub enum TputError {
     /// The collective library refused something, or the operation failed.
     #[error(transparent)]
     Collective(flexcast::Error),
+    /// The two processes do not come together, or have different options.
+    #[error(transparent)]
+    Peer(#[from] crate::agreement::AgreementError),
+    /// What the other process sent cannot be read.
+    #[error("rank {rank} sent no figures of this command: run one build on both hosts")]
+    Figures {
+        /// The rank.
+        rank: u32,
+    },
     /// An option whose value the communicator cannot have.
     #[error("{option} {value}: must be {limit}")]
     Option {

@@ -1,6 +1,6 @@
 //! Report of a throughput run: one JSON object, one line of a table.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use flexcast::{Control, Transport};
 
@@ -19,7 +19,7 @@ pub enum Kind {
 }
 
 /// The device's own counters, summed over workers and measured repetitions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceCounters {
     /// Receive completions handled.
     pub cqes: u64,

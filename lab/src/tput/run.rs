@@ -15,8 +15,8 @@ use crate::accesses::Accesses;
 use crate::memory::{self, MemoryError};
 
 /// Ranks by their number: who receives, and who is the root.
-const RECEIVER: u32 = 0;
-const ROOT: u32 = 1;
+pub(super) const RECEIVER: u32 = 0;
+pub(super) const ROOT: u32 = 1;
 
 /// A device image as read from a file.
 #[derive(Clone, Debug)]
@@ -202,7 +202,7 @@ impl Under {
 
 impl DeviceCounters {
     /// Adds what the workers have counted from `before` to `now`.
-    fn add(&mut self, before: &Statistics, now: &Statistics) {
+    pub(super) fn add(&mut self, before: &Statistics, now: &Statistics) {
         self.cqes += now.cqes - before.cqes;
         self.instructions += now.instructions - before.instructions;
         self.cycles += now.cycles - before.cycles;

@@ -3,6 +3,7 @@
 mod c_client;
 mod c_device;
 mod coverage;
+mod deploy;
 mod installed;
 mod new_image;
 mod outside_program;

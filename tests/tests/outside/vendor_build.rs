@@ -127,7 +127,7 @@ fn an_image_is_linked_by_the_vendors_tools_verified_and_deployed() {
     for part in [
         &format!("ok ISA attribute: {ATTRIBUTE}"),
         "bytes of the vendor's (libclang_rt.builtins-riscv64.a, libflexio-libc.a, libflexio_dev.a)",
-        "ok loaded sections: .text, .rodata, .flexcast.entries, .note.flexcast, .data, .dpa_state, .bss",
+        "ok loaded sections: .text, .rodata, .flexcast.entries, .note.flexcast, .note.gnu.build-id, .data, .dpa_state, .bss",
         "2048 B of stack a call",
         "0 failed, 0 unknown",
         "as the ABI demands",

@@ -18,6 +18,8 @@ const REGISTERS: [&str; 32] = [
 pub struct CrashRecord {
     /// Process id.
     pub process: u32,
+    /// Build id of its image, if it has one.
+    pub build_id: Option<String>,
     /// Thread id.
     pub thread: u32,
     /// Execution unit.
@@ -56,6 +58,9 @@ impl CrashRecord {
 impl fmt::Display for CrashRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "DPA process {} crashed", self.process)?;
+        if let Some(id) = &self.build_id {
+            writeln!(f, "  build id  {id}")?;
+        }
         writeln!(f, "  thread    {} on execution unit {}", self.thread, self.eu)?;
         writeln!(f, "  cause     {}", self.cause)?;
         if let Some(panic) = &self.panic {

@@ -23,6 +23,8 @@ pub struct ProcessSnapshot {
     pub id: u32,
     /// Name of the program, or nothing.
     pub label: String,
+    /// Build id of its image, if it has one.
+    pub build_id: Option<String>,
     /// Whether it runs, or how it ended.
     pub status: ProcessStatus,
     /// The host has destroyed it.
@@ -43,6 +45,7 @@ impl ProcessSnapshot {
         ProcessSnapshot {
             id: process.id,
             label: process.label.clone(),
+            build_id: process.image.build_id(),
             status: process.status.clone(),
             destroyed,
             heap: process.heap.info(),

@@ -315,6 +315,7 @@ impl World {
         let panic = user_code.and_then(|_| process.panic_place());
         let record = Box::new(CrashRecord {
             process: pid,
+            build_id: process.image.build_id(),
             thread: id,
             eu: thread.port.eu,
             pc: thread.hart.pc,
