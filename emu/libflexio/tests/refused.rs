@@ -11,37 +11,44 @@ use flexio_sys::*;
 const FAILED: flexio_status = FLEXIO_STATUS_FAILED;
 
 #[test]
-fn calls_for_raw_ethernet_queues_answer_an_error() {
+fn calls_for_shared_receive_queues_answer_an_error() {
     let host = Host::small(&plain_image());
     let process = host.process();
     let api = &host.api;
     let attr = flexio_wq_attr { log_wq_depth: 4, pd: host.pd, ..Default::default() };
-    let (mut rq, mut sq, mut rmp) = (null_mut(), null_mut(), null_mut());
+    let mut rmp = null_mut();
     unsafe {
-        assert_eq!((api.flexio_rq_create)(process, host.context, 0, &attr, &mut rq), FAILED);
-        assert_eq!((api.flexio_sq_create)(process, host.context, 0, &attr, &mut sq), FAILED);
         assert_eq!((api.flexio_rmp_create)(process, host.context, &attr, &mut rmp), FAILED);
-        assert!(rq.is_null() && sq.is_null() && rmp.is_null(), "nothing was made");
-        assert_eq!((api.flexio_rq_set_err_state)(rq), FAILED);
-        assert_eq!((api.flexio_rq_destroy)(rq), FAILED);
-        assert_eq!((api.flexio_sq_destroy)(sq), FAILED);
+        assert!(rmp.is_null(), "nothing was made");
         assert_eq!((api.flexio_rmp_destroy)(rmp), FAILED);
-        assert_eq!((api.flexio_rq_get_wq_num)(rq), u32::MAX);
-        assert_eq!((api.flexio_sq_get_wq_num)(sq), u32::MAX);
         assert_eq!((api.flexio_rmp_get_wq_num)(rmp), u32::MAX);
-        assert!((api.flexio_rq_get_tir)(rq).is_null());
     }
 }
 
+/// Handles that are none, and attributes that cannot be.
 #[test]
-fn calls_for_the_command_queue_answer_an_error() {
+fn queues_of_ethernet_and_commands_that_cannot_be_answer_an_error() {
     let host = Host::small(&plain_image());
     let process = host.process();
     let api = &host.api;
-    let mut attr = flexio_cmdq_attr { workers: 1, batch_size: 1, state: FLEXIO_CMDQ_STATE_PENDING };
-    let mut cmdq = null_mut();
+    let attr = flexio_wq_attr { log_wq_depth: 4, pd: host.pd, ..Default::default() };
+    let deep = flexio_wq_attr { log_wq_depth: 16, ..attr };
+    let (mut rq, mut sq, mut cmdq) = (null_mut(), null_mut(), null_mut());
     unsafe {
-        assert_eq!((api.flexio_cmdq_create)(process, &mut attr, &mut cmdq), FAILED);
+        // There is no memory at 0 for a ring.
+        for attr in [&attr, &deep] {
+            assert_eq!((api.flexio_rq_create)(process, host.context, 0, attr, &mut rq), FAILED);
+            assert_eq!((api.flexio_sq_create)(process, host.context, 0, attr, &mut sq), FAILED);
+        }
+        assert!(rq.is_null() && sq.is_null(), "nothing was made");
+        assert_eq!((api.flexio_rq_set_err_state)(rq), FAILED);
+        assert_eq!((api.flexio_rq_get_wq_num)(rq), u32::MAX);
+        assert_eq!((api.flexio_sq_get_wq_num)(sq), u32::MAX);
+        assert!((api.flexio_rq_get_tir)(rq).is_null());
+        for (workers, batch_size, state) in [(0, 1, 0), (-1, 1, 0), (1, 0, 0), (1, 1, 2), (1000, 1, 0)] {
+            let mut attr = flexio_cmdq_attr { workers, batch_size, state };
+            assert_eq!((api.flexio_cmdq_create)(process, &mut attr, &mut cmdq), FAILED, "{workers} workers");
+        }
         assert!(cmdq.is_null());
         assert_eq!((api.flexio_cmdq_task_add)(cmdq, host.handler, 0), FAILED);
         assert_eq!((api.flexio_cmdq_state_running)(cmdq), FAILED);

@@ -19,11 +19,13 @@ use crate::observe::snapshot::ProcessSnapshot;
 use crate::timed::Timed;
 use cores::Cores;
 
-/// The execution unit of calls (RPCs). Units are 0 to 255, and two are reserved (FlexIO: `OS_RESERVED_EUS`); which two is
-/// not published. Public programs bind handlers to unit 0 and up, so the last two it is here.
-pub const RPC_EU: u32 = 255;
+/// The execution unit of calls (RPCs), unless a handler has asked for it: public programs bind handlers to unit 0 and up.
+/// Then calls are executed by [`OTHER_RPC_EU`]. Which units a card reserves is not published.
+pub const RPC_EU: u32 = 0;
+/// The unit of calls while a handler has [`RPC_EU`].
+pub(crate) const OTHER_RPC_EU: u32 = 255;
 /// Execution units an event handler may ask for.
-pub const USER_EUS: std::ops::RangeInclusive<u32> = 0..=253;
+pub const USER_EUS: std::ops::RangeInclusive<u32> = 0..=254;
 
 /// A card with everything on it.
 #[derive(Debug)]
@@ -111,6 +113,11 @@ impl Card {
         self.process_mut(process)?.threads.get_mut(&id).ok_or(MachineError::NoThread(id))
     }
 
+    /// The execution unit of calls.
+    pub(crate) fn rpc_eu(&self) -> u32 {
+        if self.eus[RPC_EU as usize].is_some() { OTHER_RPC_EU } else { RPC_EU }
+    }
+
     /// Picks the execution unit of a new event handler.
     pub(crate) fn pick_eu(&self, wanted: Option<u32>) -> Result<u32, MachineError> {
         match wanted {
@@ -119,7 +126,7 @@ impl Card {
                 Err(MachineError::ExecutionUnit { eu, why: "taken by another thread" })
             }
             Some(eu) => Ok(eu),
-            // Unit 0 last: the vendor's own samples keep off it.
+            // The unit of calls last: the vendor's own samples keep off it, too.
             None => USER_EUS
                 .skip(1)
                 .chain(USER_EUS.take(1))

@@ -87,6 +87,7 @@ int main(int argc, char **argv)
 	struct mlx5dv_dr_matcher *matcher, *sends;
 	struct mlx5dv_dr_table *table, *next, *root;
 	struct mlx5dv_dr_rule *rule, *leave;
+	struct mlx5dv_dr_matcher_layout layout = { 0 };
 	struct flexio_wq_attr wq = { 0 };
 	struct flexio_event_handler *handler;
 	struct flexio_cmdq_attr cmdq_attr = { .workers = 3, .batch_size = 1, .state = FLEXIO_CMDQ_STATE_PENDING };
@@ -164,6 +165,8 @@ int main(int argc, char **argv)
 	EXPECT(!mlx5dv_dr_action_create_dest_vport(fdb, 7));
 	to_port = mlx5dv_dr_action_create_dest_vport(fdb, 0xFFFF);
 	EXPECT(to_port && !mlx5dv_dr_action_create_dest_table(root));
+	EXPECT(!mlx5dv_dr_action_create_dest_ib_port(fdb, 2));
+	EXPECT(mlx5dv_dr_matcher_set_layout(sends, &layout) == 0 && mlx5dv_dr_domain_sync(fdb, 1) == 0);
 
 	/* What is received: frames to our address, and no others. */
 	receive = mlx5dv_dr_domain_create(context, MLX5DV_DR_DOMAIN_TYPE_NIC_RX);
@@ -197,6 +200,8 @@ int main(int argc, char **argv)
 	EXPECT(mlx5dv_dr_action_destroy(to_port) == 0 && mlx5dv_dr_matcher_destroy(sends) == 0);
 	EXPECT(mlx5dv_dr_table_destroy(next) == 0 && mlx5dv_dr_table_destroy(root) == 0);
 	EXPECT(mlx5dv_dr_domain_destroy(fdb) == 0);
+	EXPECT(flexio_rq_get_wq_num(rq) != state.sqn);
+	OK(flexio_rq_set_err_state(rq));
 	OK(flexio_rq_destroy(rq));
 	OK(flexio_sq_destroy(sq));
 	puts("the reflector ends well");

@@ -567,6 +567,10 @@ fn objects_of_another_process_or_card() {
     // One execution unit, one thread.
     let unit = flexio::Affinity::Unit(9);
     let _first = flexio::EventHandler::new(&processes[0], "handler", 0, unit).expect("a free unit");
+    // Calls are executed elsewhere while a handler has their unit.
+    processes[0].call_by_name("ping", 0).expect("the call returns");
+    let _zeroth = flexio::EventHandler::new(&processes[0], "handler", 0, flexio::Affinity::Unit(0)).expect("free, too");
+    processes[0].call_by_name("ping", 0).expect("the call returns");
     for unit in [unit, flexio::Affinity::Unit(0), flexio::Affinity::Unit(255), flexio::Affinity::Group(1)] {
         let error = flexio::EventHandler::new(&processes[1], "handler", 0, unit).expect_err("not to be had");
         assert!(matches!(error, Error::FlexIo { call: "flexio_event_handler_create", .. }), "{error}");

@@ -51,10 +51,21 @@ fn illegal_instruction() {
     ping_crashes(&[ILLEGAL], 0, &["illegal instruction", "0x00000000ffffffff"]);
 }
 
+/// In memory it is carried out, as public programs rely on; at the card's registers and where nothing is it is not.
 #[test]
 fn misaligned_access() {
-    ping_crashes(&[ld(reg::A1, reg::A0, 1)], DATA, &["misaligned", "0x0000000080000001"]);
-    ping_crashes(&[sd(reg::A1, reg::A0, 4)], DATA, &["misaligned", "0x0000000080000004"]);
+    let ping = marked(&[addi(reg::A1, 0, 0x123), sd(reg::A1, reg::A0, 3), ld(reg::A0, reg::A0, 2), RET]);
+    with_process(Config::default(), &image(&[RET], &ping), |process| {
+        assert_eq!(process.call_by_name("ping", DATA).expect("it returns"), 0x12300);
+    });
+    ping_crashes(&[ld(reg::A1, reg::A0, 1)], layout::OUTBOXES, &["misaligned"]);
+    ping_crashes(&[ld(reg::A1, reg::A0, 1)], 0, &["misaligned", "0x0000000000000001"]);
+    ping_crashes(&[amo_misaligned()], DATA + 1, &["misaligned"]);
+}
+
+/// `amoadd.w a1, a1, (a0)` behind an odd address.
+fn amo_misaligned() -> u32 {
+    0x00B5_25AF
 }
 
 #[test]

@@ -143,20 +143,36 @@ impl World {
     /// Makes an event handler at `entry`, asleep and not yet released; `eu` asks for one execution unit.
     pub fn create_thread(
         &mut self,
-        card: usize,
+        index: usize,
         process: u32,
         entry: u64,
         arg: u64,
         tls: u64,
         eu: Option<u32>,
     ) -> Result<u32, MachineError> {
-        let card = self.card(card)?;
+        let card = self.card(index)?;
         card.healthy(process)?;
         let eu = card.pick_eu(eu)?;
+        if eu == RPC_EU {
+            self.leave_unit_of_calls(index)?;
+        }
+        let card = self.card(index)?;
         let id = add_thread(card, process, eu, ThreadKind::EventHandler)?;
         let thread = card.thread_mut(id)?;
         (thread.entry, thread.arg, thread.tls) = (entry, arg, tls);
         Ok(id)
+    }
+
+    /// A handler takes the unit of calls: the threads of calls there, which wait, are removed; the next call makes
+    /// another elsewhere.
+    fn leave_unit_of_calls(&mut self, card: usize) -> Result<(), MachineError> {
+        let processes = &mut self.card(card)?.processes;
+        let there: Vec<u32> = processes
+            .values_mut()
+            .filter_map(|process| process.rpc.take_if(|slot| slot.result.is_some()))
+            .map(|slot| slot.thread)
+            .collect();
+        there.into_iter().try_for_each(|thread| self.destroy_thread(card, thread))
     }
 
     /// Lets an event handler go on behind a yield at its next trigger.
@@ -295,13 +311,14 @@ impl World {
     ) -> Result<u64, MachineError> {
         let (now_ps, rpc_ps) = (self.now_ps, self.rpc_ps());
         let this = self.card(card)?;
-        let elsewhere = this.cores.timed.as_ref().is_some_and(|timed| timed.is_taken(RPC_EU));
+        let unit = this.rpc_eu();
+        let elsewhere = this.cores.timed.as_ref().is_some_and(|timed| timed.is_taken(unit));
         if this.healthy(process)?.rpc.is_some_and(|slot| slot.result.is_none()) || elsewhere {
             return Err(MachineError::CallInProgress(process));
         }
         let thread = match this.process(process)?.rpc {
             Some(slot) => slot.thread,
-            None => add_thread(this, process, RPC_EU, ThreadKind::Rpc)?,
+            None => add_thread(this, process, unit, ThreadKind::Rpc)?,
         };
         this.process_mut(process)?.rpc = Some(RpcSlot { thread, function, result: None });
         this.thread_mut(thread)?.entry = unpack;
