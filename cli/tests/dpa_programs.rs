@@ -1,6 +1,6 @@
-//! Programs for the DPA as others write them: built by the driver `flexcast dpacc` against the SDK that it writes, and run
-//! on the emulated card with something at the free end of its cable. Without compilers these tests are skipped, and say
-//! so on stderr.
+//! Programs for the DPA as others write them: built by the driver `flexcast dpacc` against the SDK that it writes, and
+//! run on the emulated card with something at the free end of its cable. Without compilers these tests are skipped, and
+//! say so on stderr.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

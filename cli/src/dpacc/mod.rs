@@ -1,8 +1,8 @@
 //! `flexcast dpacc`: the vendor's compiler driver for the emulated card.
 //!
-//! It compiles the DPA's side of a program with a RISC-V compiler, finds the entries that the source marks, makes the
-//! stubs that calls need on both sides, and puts the image, the stubs and the application object (`struct flexio_app *`)
-//! into one archive that the host's side links, as the vendor's driver does.
+//! It compiles the DPA's side of a program with a RISC-V compiler, finds the entries that the source marks, and makes
+//! the stubs that calls need on both sides. Image, stubs and application object (`struct flexio_app *`) go into one
+//! archive, which the host's side links, as that of the vendor's driver.
 
 mod entries;
 mod options;
@@ -19,7 +19,7 @@ use flexcast_cli::{note, out};
 use crate::commands::device_library;
 pub(crate) use options::Options;
 
-/// RISC-V compilers, the first of which that is there compiles: name, and what it needs beside [`TARGET`].
+/// RISC-V compilers, the first of which that is there compiles: name, and what it needs besides [`TARGET`].
 const COMPILERS: [(&str, &[&str]); 2] =
     [("riscv64-unknown-elf-gcc", &[]), ("clang", &["--target=riscv64-unknown-elf", "-fuse-ld=lld", "-mno-relax"])];
 /// Names the compiler instead.
@@ -43,7 +43,7 @@ Options (with one dash or two; a value behind = or as the next argument):
   --hostcc CC               Compiler of the host's stubs [default: cc]
   --hostcc-options LIST     Its options
   -I DIR, -D NAME, -O2, ... Are the RISC-V compiler's, too
-  --keepflexio              Leaves the image (NAME.elf) and the stubs beside the archive
+  --keepflexio              Leaves the image (NAME.elf) and the stubs in the folder of the archive
   --emu-libs DIR            The emulator's libraries [default: where `flexcast emu exec` finds them]
   --sdk DIR                 Writes a folder laid out as the vendor's SDK is: headers of both sides, libraries,
                             pkg-config files, and a program dpacc that calls this one

@@ -23,7 +23,7 @@ pub(crate) struct Options {
     pub(crate) device_libraries: Vec<String>,
     /// Name of the application: that of the `struct flexio_app *` that the host program names.
     pub(crate) app_name: Option<String>,
-    /// Files on the way are left beside the output.
+    /// Files on the way are left in the folder of the output.
     pub(crate) keep: bool,
     /// Options that have no meaning here, to be named.
     pub(crate) ignored: Vec<String>,

@@ -246,10 +246,10 @@ impl Machine {
             return Err(ConfigError::NotPlaced);
         }
         if let Some(generator) = &self.generator {
-            generator.check()?;
+            generator.check().map_err(ConfigError::Generator)?;
         }
         if let Some(reflector) = &self.reflector {
-            reflector.check()?;
+            reflector.check().map_err(ConfigError::Generator)?;
         }
         if self.stations() + u32::from(self.bridge.is_some()) > 1 && self.has_station() {
             return Err(ConfigError::Ends);

@@ -5,8 +5,6 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::ConfigError;
-
 /// Frames that a generator may send.
 pub(crate) const MOST_FRAMES: u64 = 10_000_000;
 /// Bytes of a generated frame, header and check sequence included: that of a jumbo frame.
@@ -31,8 +29,8 @@ pub struct GeneratorTable {
     /// Rate on the wire in place of that, preamble and gap included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gbit_per_s: Option<f64>,
-    /// Source and destination Ethernet address, such as `"02:00:00:00:00:01"`. Default an address of nobody, and that of
-    /// the card.
+    /// Source and destination Ethernet address, such as `"02:00:00:00:00:01"`. Default an address of nobody, and that
+    /// of the card.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub macs: Option<[String; 2]>,
     /// Source and destination IP address, both IPv4 or both IPv6.
@@ -84,21 +82,19 @@ impl GeneratorTable {
     ///
     /// # Errors
     /// One is no Ethernet address.
-    pub fn addresses(&self, destination: [u8; 6]) -> Result<[[u8; 6]; 2], ConfigError> {
+    pub fn addresses(&self, destination: [u8; 6]) -> Result<[[u8; 6]; 2], String> {
         const NOBODY: [u8; 6] = [2, 0, 0, 0, 0xFF, 1];
         let Some(macs) = &self.macs else { return Ok([NOBODY, destination]) };
-        let known = |text: &String| {
-            mac(text).ok_or_else(|| ConfigError::Generator(format!("macs: {text:?}: an address is xx:xx:xx:xx:xx:xx")))
-        };
+        let known = |text: &String| mac(text).ok_or_else(|| format!("macs: {text:?}: an address is xx:xx:xx:xx:xx:xx"));
         Ok([known(&macs[0])?, known(&macs[1])?])
     }
 
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let range = |name: &str, value: u64, least: u64, most: u64| {
             if (least..=most).contains(&value) {
                 return Ok(());
             }
-            Err(ConfigError::Generator(format!("{name} is {value}: {least} to {most} are possible")))
+            Err(format!("{name} is {value}: {least} to {most} are possible"))
         };
         range("frames", self.frames, 1, MOST_FRAMES)?;
         range("frame_bytes", self.frame_bytes.into(), FRAME_BYTES[0].into(), FRAME_BYTES[1].into())?;
@@ -109,16 +105,16 @@ impl GeneratorTable {
         if let Some(rate) = self.gbit_per_s {
             if self.in_flight.is_some() {
                 let text = "in_flight and gbit_per_s: give one, frames that answers let go or a rate";
-                return Err(ConfigError::Generator(text.to_owned()));
+                return Err(text.to_owned());
             }
             if !(0.000_001..=10_000.0).contains(&rate) {
                 let text = format!("gbit_per_s is {rate}: 0.000001 to 10000 are possible");
-                return Err(ConfigError::Generator(text));
+                return Err(text);
             }
         }
         if self.ips[0].is_ipv4() != self.ips[1].is_ipv4() {
             let text = format!("ips are {} and {}: give two of one version", self.ips[0], self.ips[1]);
-            return Err(ConfigError::Generator(text));
+            return Err(text);
         }
         // Headers and what frames are known by.
         let least = if self.ips[0].is_ipv4() { 64 } else { 86 } + if self.vlan.is_some() { 4 } else { 0 };
@@ -135,10 +131,10 @@ pub struct ReflectorTable {
 }
 
 impl ReflectorTable {
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         const SECOND_NS: u64 = 1_000_000_000;
         if self.delay_ns > SECOND_NS {
-            return Err(ConfigError::Generator(format!("reflector: delay_ns is {}: 0 to {SECOND_NS}", self.delay_ns)));
+            return Err(format!("reflector: delay_ns is {}: 0 to {SECOND_NS}", self.delay_ns));
         }
         Ok(())
     }

@@ -72,8 +72,8 @@ pub(crate) unsafe extern "C" fn flexio_cmdq_state_running(cmdq: *mut flexio_cmdq
 /// How long a program that waits sleeps between two calls, at most: so much virtual time passes in one.
 const TURN_PS: u64 = 1_000_000_000;
 
-/// A program that waits for an empty queue asks again and again, and sleeps in between: time passes in the call. Without
-/// a queue, or once the process has ended, it is empty: such a program must not wait for ever.
+/// A program that waits for an empty queue asks again and again, and sleeps in between: time passes in the call.
+/// Without a queue, or once the process has ended, it is empty: such a program must not wait for ever.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn flexio_cmdq_is_empty(cmdq: *mut flexio_cmdq) -> c_int {
     value("flexio_cmdq_is_empty", 1, || {

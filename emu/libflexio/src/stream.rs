@@ -23,7 +23,7 @@ const MIN_BUFFER_BYTES: usize = 2048;
 /// Longest name of a stream.
 const MAX_NAME_BYTES: usize = 32;
 
-/// Time between two looks of the printing thread.
+/// Time between two turns of the printing thread.
 const PRINT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Where a process's streams print, by stream.

@@ -79,8 +79,8 @@ fn card_elsewhere(cards: &'static [CardInfo], id: FunctionId) -> Result<&'static
     found.ok_or_else(|| Errno::new(libc::ENODEV, format!("{id} is not one of the other process's")))
 }
 
-/// Names of the cards, in their order, in place of `mlx5_N`: for programs that name a device of their own, such as that of
-/// a bond. Separated by commas; an empty one is none.
+/// Names of the cards, in their order, in place of `mlx5_N`: for programs that name a device of their own, such as that
+/// of a bond. Separated by commas; an empty one is none.
 const NAMES_VARIABLE: &str = "FLEXCAST_DEVICE_NAMES";
 
 /// RDMA device name of a function: `mlx5_N` of card N for the host's, `mlx5_N_arm` for that of its Arm cores. Real ones

@@ -41,7 +41,7 @@ const MISC: u8 = 2;
 const GROUP_BYTES: usize = MATCH_BYTES;
 /// Bytes of the field `source_port` of the second group: every frame of the emulated card has one source.
 const SOURCE_PORT: std::ops::Range<usize> = 6..8;
-/// Most actions of a rule that are looked at.
+/// Most actions that a rule may have.
 const MOST_ACTIONS: usize = 32;
 
 /// `struct mlx5dv_flow_match_parameters`: bytes of fields in the layout of the device, and as many bytes.
@@ -151,7 +151,7 @@ fn own_machine() -> Result<()> {
     Ok(())
 }
 
-/// Makes or destroys something on the card, and tells the machine.
+/// Makes or destroys something on the card, and has the machine notice.
 fn changed<R>(owner: FunctionId, change: impl FnOnce(&mut Nic) -> Result<R>) -> Result<R> {
     on_machine(|world| {
         let changed = change(&mut world.card(owner.card)?.nic)?;

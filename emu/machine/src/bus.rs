@@ -214,7 +214,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
     }
 
     /// Whether an access that is not aligned is carried out: in memory and windows, not at the card's registers. The
-    /// first one of a process is told.
+    /// first one of a process is reported.
     fn takes_misaligned(&mut self, addr: u64, width: Width) -> bool {
         let len = width.bytes() as usize;
         let takes = addr >= WINDOW_0 || self.memory.bytes(addr, len).is_some();
@@ -223,7 +223,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
                 process = self.process,
                 thread = self.thread,
                 "a misaligned access of {len} bytes at {addr:#x}: cards carry such out, at a cost that is not published; \
-                 further ones are not told"
+                 further ones are not reported"
             );
         }
         takes

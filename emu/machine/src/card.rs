@@ -19,8 +19,8 @@ use crate::observe::snapshot::ProcessSnapshot;
 use crate::timed::Timed;
 use cores::Cores;
 
-/// The execution unit of calls (RPCs), unless a handler has asked for it: public programs bind handlers to unit 0 and up.
-/// Then calls are executed by [`OTHER_RPC_EU`]. Which units a card reserves is not published.
+/// The execution unit of calls (RPCs), unless a handler has asked for it: public programs bind handlers to unit 0 and
+/// up. Then calls are executed by [`OTHER_RPC_EU`]. Which units a card reserves is not published.
 pub const RPC_EU: u32 = 0;
 /// The unit of calls while a handler has [`RPC_EU`].
 pub(crate) const OTHER_RPC_EU: u32 = 255;

@@ -1,5 +1,6 @@
 //! State of a card's data-path accelerator: processes, their memory and their threads.
 
+pub(crate) mod command_queue;
 pub(crate) mod crash;
 pub(crate) mod heap;
 pub(crate) mod images;

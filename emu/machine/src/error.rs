@@ -139,7 +139,7 @@ pub enum MachineError {
     #[error("thread {0} does not exist or has been destroyed")]
     NoThread(u32),
     /// The execution unit asked for is not free.
-    #[error("execution unit {eu} is {why}; units {} to {} may be asked for", crate::card::USER_EUS.start(), crate::card::USER_EUS.end())]
+    #[error("execution unit {eu} is {why}; units 0 to 254 may be asked for")]
     ExecutionUnit {
         /// The unit asked for.
         eu: u32,

@@ -1,6 +1,6 @@
 //! The machine as a whole: cards, what joins them, host memory, the event queue and the clock.
 
-pub(crate) mod command_queue;
+mod command_queue;
 mod control;
 mod cores;
 pub(crate) mod debug;

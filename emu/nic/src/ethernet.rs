@@ -1,7 +1,7 @@
 //! Ethernet frames that are no RoCEv2 packets: what the card reads in their headers, and what it fills in.
 //!
-//! The card steers by the fields of mlx5's `fte_match_set_lyr_2_4` (Linux `mlx5_ifc.h`; programs fill it in as the match
-//! of `mlx5dv_dr_matcher_create`), reports checksums and VLAN in the CQE, and computes checksums of what is sent.
+//! The card steers by the fields of mlx5's `fte_match_set_lyr_2_4` (Linux `mlx5_ifc.h`; programs fill it in as the
+//! match of `mlx5dv_dr_matcher_create`), reports checksums and VLAN in the CQE, and computes checksums of what is sent.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 //! The card: its objects, its commands, and where its inputs go.
 
+mod flows;
 mod groups;
 mod keys;
 mod port;
@@ -104,14 +105,6 @@ impl Nic {
     #[must_use]
     pub fn address(&self) -> Address {
         self.datapath.port.identity.address()
-    }
-
-    pub(crate) fn datapath(&self) -> &Datapath {
-        &self.datapath
-    }
-
-    pub(crate) fn steering(&mut self) -> &mut Steering {
-        &mut self.datapath.steering
     }
 
     /// What it has counted.

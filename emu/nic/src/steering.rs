@@ -73,7 +73,7 @@ pub(crate) struct Steering {
 
 impl Steering {
     /// The root table of a direction.
-    const fn root(direction: FlowDirection) -> u32 {
+    pub(crate) const fn root(direction: FlowDirection) -> u32 {
         direction as u32
     }
 
@@ -90,13 +90,13 @@ impl Steering {
         self.tables.values().flat_map(BTreeMap::values).flatten()
     }
 
-    fn add_table(&mut self) -> Result<u32, NicError> {
+    pub(crate) fn add_table(&mut self) -> Result<u32, NicError> {
         let table = self.number()?;
         self.tables.insert(table, BTreeMap::new());
         Ok(table)
     }
 
-    fn remove_table(&mut self, table: u32) -> Result<(), NicError> {
+    pub(crate) fn remove_table(&mut self, table: u32) -> Result<(), NicError> {
         let own = self.tables.get(&table).ok_or(NicError::UnknownFlowTable { table })?;
         let rules = own.values().map(Vec::len).sum::<usize>();
         let users = rules + self.rules().filter(|rule| rule.action == FlowAction::Table(table)).count();
@@ -107,7 +107,13 @@ impl Steering {
         Ok(())
     }
 
-    fn add_rule(&mut self, table: u32, priority: u16, matched: FlowMatch, action: FlowAction) -> Result<u32, NicError> {
+    pub(crate) fn add_rule(
+        &mut self,
+        table: u32,
+        priority: u16,
+        matched: FlowMatch,
+        action: FlowAction,
+    ) -> Result<u32, NicError> {
         if let FlowAction::Table(to) = action
             && !self.tables.contains_key(&to)
         {
@@ -123,12 +129,12 @@ impl Steering {
         Ok(number)
     }
 
-    fn has_rule(&self, table: u32, priority: u16, matched: &FlowMatch) -> bool {
+    pub(crate) fn has_rule(&self, table: u32, priority: u16, matched: &FlowMatch) -> bool {
         let mut rules = self.tables.get(&table).and_then(|own| own.get(&priority)).into_iter().flatten();
         rules.any(|rule| rule.matched.mask == matched.mask && rule.matched.masked() == matched.masked())
     }
 
-    fn remove_rule(&mut self, number: u32) -> Result<(), NicError> {
+    pub(crate) fn remove_rule(&mut self, number: u32) -> Result<(), NicError> {
         for rules in self.tables.values_mut().flat_map(BTreeMap::values_mut) {
             if let Some(at) = rules.iter().position(|rule| rule.number == number) {
                 rules.remove(at);
@@ -144,7 +150,7 @@ impl Steering {
     }
 
     /// Whether any rule leads to a receive queue.
-    fn leads_to_queue(&self) -> bool {
+    pub(crate) fn leads_to_queue(&self) -> bool {
         self.rules().any(|rule| matches!(rule.action, FlowAction::Queue(_)))
     }
 
@@ -159,67 +165,6 @@ impl Steering {
             }
         }
         Some(FlowAction::Drop)
-    }
-}
-
-impl crate::nic::Nic {
-    /// The root table of a direction: what frames see first. It is always there.
-    #[must_use]
-    pub const fn root_flow_table(direction: FlowDirection) -> u32 {
-        Steering::root(direction)
-    }
-
-    /// Makes a flow table, to which rules of others lead.
-    ///
-    /// # Errors
-    /// Too many have been made.
-    pub fn create_flow_table(&mut self) -> Result<u32, NicError> {
-        self.steering().add_table()
-    }
-
-    /// Destroys a flow table.
-    ///
-    /// # Errors
-    /// It does not exist, has rules, or rules lead to it.
-    pub fn destroy_flow_table(&mut self, table: u32) -> Result<(), NicError> {
-        self.steering().remove_table(table)
-    }
-
-    /// Makes a rule. Of two rules that take a frame the one of lower priority number counts, then the older one.
-    ///
-    /// # Errors
-    /// There is no such table or receive queue, or too many have been made.
-    pub fn create_flow(
-        &mut self,
-        table: u32,
-        priority: u16,
-        matched: FlowMatch,
-        action: FlowAction,
-    ) -> Result<u32, NicError> {
-        if let FlowAction::Queue(queue) = action {
-            self.query_qp(queue)?;
-        }
-        self.steering().add_rule(table, priority, matched, action)
-    }
-
-    /// Whether a table has a rule of this priority for the same frames.
-    #[must_use]
-    pub fn has_flow(&self, table: u32, priority: u16, matched: &FlowMatch) -> bool {
-        self.datapath().steering.has_rule(table, priority, matched)
-    }
-
-    /// Whether any rule leads frames to a receive queue.
-    #[must_use]
-    pub fn steers_to_queue(&self) -> bool {
-        self.datapath().steering.leads_to_queue()
-    }
-
-    /// Destroys a rule.
-    ///
-    /// # Errors
-    /// It does not exist.
-    pub fn destroy_flow(&mut self, rule: u32) -> Result<(), NicError> {
-        self.steering().remove_rule(rule)
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use emu_config::GeneratorTable;
+use emu_config::{ConfigError, GeneratorTable};
 use emu_machine::Station;
 use emu_machine::nic::Packet;
 use etherparse::PacketBuilder;
@@ -69,7 +69,7 @@ pub(crate) struct Generator {
 
 impl Generator {
     pub(crate) fn new(table: &GeneratorTable, destination: [u8; 6]) -> Result<Self, BridgeError> {
-        let [source, destination] = table.addresses(destination)?;
+        let [source, destination] = table.addresses(destination).map_err(ConfigError::Generator)?;
         let wire_bits = (u64::from(table.frame_bytes) + WIRE_EXTRA_BYTES) * 8;
         // A bit takes 1000 ps at 1 Gbit/s.
         let interval_ps = table.gbit_per_s.map_or(0, |rate| (wire_bits as f64 * 1000.0 / rate).round() as u64);

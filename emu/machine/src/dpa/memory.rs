@@ -44,14 +44,14 @@ pub struct ProcessMemory {
     /// By execution unit, a bit each: whether it ever had a thread. Read at each access to a stack, of hundreds
     /// of processes in turn.
     mapped: [u64; EXECUTION_UNITS / 64],
-    /// An access that was not aligned has been told.
-    told_misaligned: bool,
+    /// An access that was not aligned has been reported.
+    reported_misaligned: bool,
 }
 
 impl ProcessMemory {
-    /// Whether no access that was not aligned has been told.
+    /// Whether no access that was not aligned has been reported.
     pub(crate) fn first_misaligned(&mut self) -> bool {
-        !std::mem::replace(&mut self.told_misaligned, true)
+        !std::mem::replace(&mut self.reported_misaligned, true)
     }
 
     /// Loads the segments of an image and makes a zeroed heap.
@@ -79,7 +79,7 @@ impl ProcessMemory {
         if heap_bytes as usize >= near::LARGE_PAGE_BYTES {
             near::ask_for_large_pages(&mut backing);
         }
-        Ok(ProcessMemory { segments, backing, heap_at, mapped: [0; EXECUTION_UNITS / 64], told_misaligned: false })
+        Ok(ProcessMemory { segments, backing, heap_at, mapped: [0; EXECUTION_UNITS / 64], reported_misaligned: false })
     }
 
     /// The loaded segments, by ascending address.

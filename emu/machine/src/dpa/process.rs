@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use flexcast_image::{Image, PanicPlace};
 
+use crate::dpa::command_queue::CommandQueue;
 use crate::dpa::crash::CrashRecord;
 use crate::dpa::heap::Heap;
 use crate::dpa::images::Code;
@@ -13,7 +14,6 @@ use crate::dpa::memory::ProcessMemory;
 use crate::dpa::statistics::ThreadStatistics;
 use crate::dpa::thread::{Thread, Threads};
 use crate::near;
-use crate::world::command_queue::CommandQueue;
 
 /// Why a process runs nothing any more.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,8 @@
 //! Command queues: functions of the firmware that the host hands over, and worker threads that run them one by one.
 
-use std::collections::{BTreeMap, VecDeque};
-
 use emu_hart::Hart;
 
+use crate::dpa::command_queue::{CommandQueue, Task};
 use crate::dpa::thread::{ThreadKind, ThreadState};
 use crate::error::MachineError;
 use crate::time::{cycles_to_ps, ps_to_cycles};
@@ -15,24 +14,6 @@ use crate::world::schedule::reg;
 const MAX_QUEUES: u32 = 256;
 /// Most tasks that wait in one.
 const MAX_TASKS: usize = 1 << 20;
-
-/// A function of the firmware and its argument.
-#[derive(Clone, Copy, Debug)]
-struct Task {
-    function: u64,
-    argument: u64,
-}
-
-/// A command queue of a process.
-#[derive(Debug, Default)]
-pub(crate) struct CommandQueue {
-    workers: Vec<u32>,
-    waiting: VecDeque<Task>,
-    /// Tasks that run, by worker.
-    running: BTreeMap<u32, Task>,
-    /// Tasks are started.
-    started: bool,
-}
 
 impl World {
     /// Makes a command queue with so many worker threads, and gives its id. `started`: tasks run as soon as they are

@@ -239,8 +239,8 @@ impl World {
         Ok(id)
     }
 
-    /// Makes the outbox of a UAR that threads made from now on have without configuring it, as those of FlexIO have that
-    /// of the process's UAR, and gives its id.
+    /// Makes the outbox of a UAR that threads made from now on have without configuring it, as those of FlexIO have
+    /// that of the process's UAR, and gives its id.
     ///
     /// # Errors
     /// There is no such process, or it has as many outboxes as it may.
