@@ -57,8 +57,10 @@ const BUILD_ID_DIGITS: usize = 12;
 #[must_use]
 pub fn ps(state: &State, with_threads: bool) -> Table {
     if with_threads {
-        let header = ["Device", "ProcessID", "Process name", "ThreadID", "Thread name", "Entry", "EU", "Core", "State"];
-        let mut table = table(&header, &[1, 3, 6, 7]);
+        let header = ["Device", "ProcessID", "Process name", "ThreadID", "Thread name", "Entry", "EU", "Core", "State"]
+            .into_iter()
+            .chain(["Since (us)", "PC", "Symbol"]);
+        let mut table = table(&header.collect::<Vec<_>>(), &[1, 3, 6, 7, 9]);
         for (card, process, thread) in threads(state) {
             table.add_row([
                 card.name.clone(),
@@ -70,6 +72,9 @@ pub fn ps(state: &State, with_threads: bool) -> Table {
                 thread.eu.to_string(),
                 (thread.eu / 16).to_string(),
                 thread.state.clone(),
+                format!("{:.3}", thread.since_ps as f64 / 1e6),
+                format!("{:#x}", thread.pc),
+                thread.symbol.clone(),
             ]);
         }
         return table;
@@ -93,7 +98,8 @@ pub fn ps(state: &State, with_threads: bool) -> Table {
     table
 }
 
-/// What a table has no room for: why processes have ended by themselves, and that there were races.
+/// What a table has no room for: why processes have ended by themselves, what is
+/// stuck and why, and that there were races.
 #[must_use]
 pub fn remarks(state: &State) -> Vec<String> {
     let ended = processes(state).filter_map(|(card, process)| {
@@ -102,7 +108,7 @@ pub fn remarks(state: &State) -> Vec<String> {
     });
     let races = state.races.as_ref().filter(|races| races.count > 0);
     let races = races.map(|races| format!("{} races for memory (--json lists the accesses)", races.count));
-    ended.chain(races).collect()
+    ended.chain(state.diagnoses.iter().cloned()).chain(races).collect()
 }
 
 /// What each thread has executed.
@@ -147,6 +153,9 @@ mod tests {
             entry: "uc_receive".to_owned(),
             eu: 17,
             state: "waiting".to_owned(),
+            since_ps: 2_500_000,
+            pc: 0x4000_0010,
+            symbol: "uc_receive+0x10".to_owned(),
             cycles: 900,
             instructions: 100,
             time_ticks: 500,
@@ -173,6 +182,7 @@ mod tests {
             version: emu_observe::state::VERSION,
             model: "m".to_owned(),
             time_ps: 1,
+            diagnoses: Vec::new(),
             races: None,
             cards: vec![
                 card("mlx5_0", vec![process(10, vec![thread(10, 1), thread(10, 2)]), process(11, vec![thread(11, 3)])]),
@@ -205,6 +215,8 @@ mod tests {
             Some(emu_observe::state::Races { count: 3, reports: vec!["two owners wrote one line".to_owned()] });
         let lines = remarks(&state);
         assert_eq!(lines[0], "PROCESS_11 of mlx5_0, crashed: illegal instruction at pc 0x40000000");
+        state.diagnoses = vec!["QP 0x1902: 2,170 RNR NAKs".to_owned()];
+        assert!(remarks(&state).contains(&"QP 0x1902: 2,170 RNR NAKs".to_owned()));
         assert!(lines.len() == 2 && lines[1].starts_with("3 races for memory"), "{lines:?}");
     }
 
@@ -212,6 +224,7 @@ mod tests {
     fn tables_have_the_vendors_columns_and_names() {
         let text = ps(&state(), true).to_string();
         assert!(text.contains("PROCESS_10") && text.contains("EH_10_2_2") && text.contains("uc_receive"), "{text}");
+        assert!(text.contains("2.500") && text.contains("0x40000010") && text.contains("uc_receive+0x10"), "{text}");
         let row = stats(&state()).to_string().lines().find(|line| line.contains("EH_11_3_3")).map(str::to_owned);
         let cells: Vec<String> = row.expect("a row").split(['│', '┆']).map(|cell| cell.trim().to_owned()).collect();
         assert_eq!(cells[1..9], ["mlx5_0", "b", "3", "900", "100", "500", "3", "EH_11_3_3"]);

@@ -285,7 +285,23 @@ fn an_unmodified_program_on_the_emulator_s_libraries_is_debugged() {
     let run = Run { address: address.to_owned(), child, stderr };
     let mut gdb = Client::connect(&run.address);
     gdb.ask("qSupported:swbreak+;hwbreak+");
-    assert!(gdb.ask("?").starts_with('T'), "it has stopped");
+    let stop = gdb.ask("?");
+    assert!(stop.starts_with('T'), "it has stopped: {stop}");
+    // Its handler is stepped, instruction by instruction: the last of the registers is the program counter.
+    let thread = stop.split_once("thread:").and_then(|(_, rest)| rest.split_once(';')).expect(&stop).0;
+    let pc = |gdb: &mut Client| {
+        gdb.ask(&format!("Hg{thread}"));
+        let registers = gdb.ask("g");
+        let digits = &registers[32 * 16..33 * 16];
+        u64::from_str_radix(digits, 16).map(u64::swap_bytes).expect("a register")
+    };
+    let mut at = vec![pc(&mut gdb)];
+    for _ in 0..3 {
+        let stop = gdb.ask(&format!("vCont;s:{thread}"));
+        assert!(stop.starts_with("T05") && stop.contains(thread), "{stop}");
+        at.push(pc(&mut gdb));
+    }
+    assert!(at.windows(2).all(|pair| pair[0] != pair[1]) && at[0] >= 0x4000_0000, "{at:x?}");
     assert!(gdb.ask("qfThreadInfo").starts_with('m'), "at threads of the DPA");
     assert_eq!(gdb.ask("D"), "OK");
     let (success, stdout, stderr) = run.finish();

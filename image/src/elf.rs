@@ -225,6 +225,16 @@ impl Image {
         (symbol.addr >= segment.vaddr).then(|| (symbol.demangled(), addr - symbol.addr))
     }
 
+    /// The variable that `addr` lies in, demangled.
+    #[must_use]
+    pub fn variable(&self, addr: u64) -> Option<String> {
+        let mut symbols = self.symbols.all().iter();
+        let is_around = |symbol: &&Symbol| {
+            symbol.defined && symbol.kind == SymbolKind::Data && addr.wrapping_sub(symbol.addr) < symbol.size.max(1)
+        };
+        symbols.rfind(is_around).map(Symbol::demangled)
+    }
+
     /// The functions that the host may register, by name.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {

@@ -1,11 +1,11 @@
-//! Deaths of DPA processes and races, reported to the user of a program that cannot call Rust.
+//! Deaths of DPA processes, races, and what else is wrong, reported to the user of a program that cannot call Rust.
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use emu_machine::{CrashRecord, FaultSink, Process, Race};
+use emu_machine::{CrashRecord, Diagnosis, FaultSink, Process, Race};
 
 /// The environment variable that names a file for races: each is appended when it is found.
 pub const RACES_VARIABLE: &str = "FLEXCAST_RACES";
@@ -68,6 +68,10 @@ impl FaultSink for Stderr {
         let reason = process.stopped().unwrap_or_else(|| record.summary());
         let name = if process.label.is_empty() { String::new() } else { format!(" ({})", process.label) };
         say(format_args!("DPA process {}{name} of mlx5_{card} has died: {reason}", process.id));
+    }
+
+    fn diagnosed(&mut self, diagnosis: &Diagnosis) {
+        say(diagnosis);
     }
 
     fn raced(&mut self, new: &[Race], total: u64) {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use emu_fabric::{FaultError, TopologyError};
 use emu_machine::MachineError;
 
-use crate::machine::{MOST_COMMAND_PS, MOST_HEAP_MIB};
+use crate::machine::{MOST_COMMAND_PS, MOST_HEAP_MIB, MOST_STUCK_MS};
 use crate::share::MOST_CLIENTS;
 use crate::timing::TimingError;
 
@@ -91,6 +91,14 @@ pub enum ConfigError {
     CommandTooLong {
         /// What was given, in picoseconds.
         command_ps: u64,
+    },
+    /// A time after which nothing is stuck, or the watchdog has ended it.
+    #[error(
+        "stuck_ms = {stuck_ms}: a program is stuck after 1 to {MOST_STUCK_MS} ms of card time; 1000 is the default"
+    )]
+    Stuck {
+        /// What was given, in milliseconds.
+        stuck_ms: u64,
     },
     /// Two answers to one question.
     #[error(

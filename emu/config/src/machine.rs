@@ -18,6 +18,8 @@ use crate::timing::Timing;
 const DEFAULT_SEED: u64 = 1;
 /// Largest heap of a process.
 pub(crate) const MOST_HEAP_MIB: u64 = 8192;
+/// Longest time after which a program is reported to be stuck, in milliseconds: below the watchdog of handlers.
+pub(crate) const MOST_STUCK_MS: u64 = 100_000;
 /// Longest time of a control operation, in picoseconds: a second.
 pub(crate) const MOST_COMMAND_PS: u64 = 1_000_000_000_000;
 
@@ -32,6 +34,7 @@ pub(crate) const MOST_COMMAND_PS: u64 = 1_000_000_000_000;
 /// arm_functions = false       # true: each card has a second function, that of its Arm cores, which programs open as mlx5_N_arm
 /// command_ps = 0              # virtual time of a control operation of verbs or DevX; not with [bridge]
 /// heap_mib = 256              # DPA memory for the heap of a process
+/// stuck_ms = 1000             # card time after which a handler without end, a missing receive, a queue that nobody arms are reported
 /// detect_races = false        # true: reports races of cards, firmware and program for memory on stderr when found
 /// seed = 1                    # of losses, of weak memory, and of a fault script that has none
 /// loss_ppm = 0                # frames lost on their way to each card, per million, whatever joins the cards
@@ -127,6 +130,10 @@ pub struct Machine {
     /// Default 256.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heap_mib: Option<u64>,
+    /// Virtual time after which a program on the card is reported to be stuck, in milliseconds, 1 to 100,000:
+    /// [`Config::stuck_ps`]. Default 1000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stuck_ms: Option<u64>,
     /// Where the programs run that drive the cards: [`Config::driven_from`]. Default the host.
     #[serde(skip_serializing_if = "is_host")]
     pub driven_from: DrivenFrom,
@@ -264,6 +271,9 @@ impl Machine {
         if let Some(command_ps) = self.command_ps.filter(|command_ps| *command_ps > MOST_COMMAND_PS) {
             return Err(ConfigError::CommandTooLong { command_ps });
         }
+        if let Some(stuck_ms) = self.stuck_ms.filter(|stuck_ms| !(1..=MOST_STUCK_MS).contains(stuck_ms)) {
+            return Err(ConfigError::Stuck { stuck_ms });
+        }
         if let Some(share) = &self.share {
             if !(1..=MOST_CLIENTS).contains(&share.clients) {
                 return Err(ConfigError::Clients { clients: share.clients });
@@ -301,6 +311,7 @@ impl Machine {
             timing: self.timing.parameters()?,
             memory: self.memory.model(self.seed.unwrap_or(DEFAULT_SEED)),
             detect_races: self.detect_races,
+            stuck_ps: self.stuck_ms.map_or(default.stuck_ps, |stuck_ms| stuck_ms * 1_000_000_000),
             uc_multicast: self.uc_multicast,
             arm_functions: self.arm_functions,
             command_ps: self.command_ps.unwrap_or(default.command_ps),

@@ -8,7 +8,10 @@ use std::collections::BTreeMap;
 use emu_hart::{Atomic, Before, Bus, Cause, Fault, Width};
 use emu_nic::{Access, Nic, Space};
 
-use crate::dpa::layout::{OUTBOXES, PAGE, WINDOW_0, WINDOW_1, WINDOW_CONFIG, outbox};
+use crate::dpa::layout::{
+    OUTBOXES, PAGE, STACK_BYTES, STACK_OFFSET, THREAD_BACKED, THREAD_BLOCK, THREADS, WINDOW_0, WINDOW_1, WINDOW_CONFIG,
+    outbox,
+};
 use crate::dpa::memory::{ProcessMemory, number, set_number, set_word, word};
 use crate::dpa::thread::Port;
 use crate::host_memory::HostMemory;
@@ -163,7 +166,8 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
             }
             return self.fault(Cause::LoadAccess, addr, format!("outbox offset {offset:#x} cannot be read here"));
         }
-        self.fault(Cause::LoadAccess, addr, "no memory at this address")
+        let detail = self.nowhere(addr);
+        self.fault(Cause::LoadAccess, addr, detail)
     }
 
     #[cold]
@@ -210,7 +214,38 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
         if self.memory.bytes(addr, width).is_some() {
             return self.fault(Cause::StoreAccess, addr, "this memory is read-only");
         }
-        self.fault(Cause::StoreAccess, addr, "no memory at this address")
+        let detail = self.nowhere(addr);
+        self.fault(Cause::StoreAccess, addr, detail)
+    }
+
+    /// Why there is nothing at an address.
+    fn nowhere(&self, addr: u64) -> String {
+        let stack = THREADS + u64::from(self.port.eu) * THREAD_BLOCK + STACK_OFFSET;
+        let room = stack - (THREAD_BLOCK - THREAD_BACKED) - STACK_OFFSET..stack;
+        if room.contains(&addr) {
+            return format!(
+                "stack overflow: {} bytes below the {STACK_BYTES} that a thread's stack has; recurse less, or move large \
+                 variables to the heap (`cargo xtask verify` shows what functions need)",
+                stack - addr
+            );
+        }
+        let page = |outbox: u64| OUTBOXES + outbox * PAGE;
+        match (self.port.outbox, addr) {
+            (None, 0..PAGE) if outbox::is_register(addr) => format!(
+                "no memory at this address: it would be outbox register {} if the thread had an outbox; call \
+                 flexio_dev_outbox_config before the first doorbell",
+                outbox::name(addr)
+            ),
+            (selected, _) if (page(0)..WINDOW_CONFIG).contains(&addr) => {
+                let outbox = (addr - OUTBOXES) / PAGE;
+                let selected = selected.map_or_else(|| "none".to_owned(), |selected| format!("outbox {selected}"));
+                format!(
+                    "the address is that of outbox {outbox}, and the thread has selected {selected}; select it by \
+                     flexio_dev_outbox_config"
+                )
+            }
+            _ => "no memory at this address".to_owned(),
+        }
     }
 
     /// Whether an access that is not aligned is carried out: in memory and windows, not at the card's registers. The

@@ -7,7 +7,7 @@ pub(crate) use dma::CardDma;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use emu_nic::Nic;
+use emu_nic::{CqTarget, Nic};
 
 use crate::dpa::layout::EXECUTION_UNITS;
 use crate::dpa::process::Process;
@@ -116,6 +116,11 @@ impl Card {
     /// The execution unit of calls.
     pub(crate) fn rpc_eu(&self) -> u32 {
         if self.eus[RPC_EU as usize].is_some() { OTHER_RPC_EU } else { RPC_EU }
+    }
+
+    /// Completion queues that start a thread.
+    pub(crate) fn queues_of(&self, thread: u32) -> Vec<u32> {
+        self.nic.completion_queues(|attr| attr.target == CqTarget::DpaThread(thread))
     }
 
     /// Picks the execution unit of a new event handler.

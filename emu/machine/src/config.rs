@@ -45,6 +45,9 @@ pub struct Config {
     pub handler_watchdog_ps: u64,
     /// Longest run of one RPC in virtual time. Default 6 s, as documented.
     pub rpc_watchdog_ps: u64,
+    /// Virtual time after which a program on the card is reported to be stuck ([`Diagnosis`](crate::Diagnosis)): an
+    /// activation that has not ended, a message without a receive, a completion queue that nobody arms. Default 1 s.
+    pub stuck_ps: u64,
     /// When stores are seen by others. Default [`MemoryModel::Strong`].
     pub memory: MemoryModel,
     /// Whether to detect races for memory between firmware, card and host; see [`Race`](crate::Race). Changes no time
@@ -211,6 +214,7 @@ impl Default for Config {
             host_idle_ps: 1_000_000,
             handler_watchdog_ps: 120 * PS_PER_S,
             rpc_watchdog_ps: 6 * PS_PER_S,
+            stuck_ps: PS_PER_S,
             memory: MemoryModel::Strong,
             detect_races: false,
             uc_multicast: false,

@@ -24,7 +24,6 @@ use crate::dpa::memory::ProcessMemory;
 use crate::dpa::process::Process;
 use crate::dpa::thread::Thread;
 use crate::host_memory::HostMemory;
-use crate::time::ps_to_cycles;
 
 mod costs;
 mod first;
@@ -112,11 +111,18 @@ impl Timed {
     }
 
     /// An activation of a thread of a process begins.
-    pub(crate) fn begin(&mut self, process: u32, thread: &Thread, watchdog_ps: u64) {
-        let deadline = thread.started_cycles.saturating_add(ps_to_cycles(watchdog_ps));
+    pub(crate) fn begin(&mut self, process: u32, thread: &Thread) {
+        let deadline = thread.due_cycles;
         self.slots[thread.port.eu as usize] = Some(Slot { process, thread: thread.id, place: 0, deadline });
         self.memory.begin(thread.port.eu as usize);
         self.run_ahead.forget(thread.port.eu as usize);
+    }
+
+    /// The cycle at which the thread on an execution unit has to be examined is another one.
+    pub(crate) fn set_due(&mut self, eu: u32, due_cycles: u64) {
+        if let Some(slot) = &mut self.slots[eu as usize] {
+            slot.deadline = due_cycles;
+        }
     }
 
     /// An activation is over, however it ended.

@@ -5,6 +5,7 @@ mod control;
 mod cores;
 pub(crate) mod debug;
 mod departures;
+mod diagnose;
 mod firsts;
 mod functions;
 mod host_processes;
@@ -290,8 +291,8 @@ impl World {
     /// Lets the next thing happen: one event, or one slice of one thread's instructions. `false` when nothing is due
     /// and nothing ever will be until the host acts.
     pub fn step(&mut self) -> bool {
-        if self.now_ps >= self.probes.state_due_ps {
-            self.publish_state();
+        if self.now_ps >= self.probes.due_ps {
+            self.serve_probes();
         }
         if self.probes.debug.is_some() {
             self.poll_debugger();
@@ -348,17 +349,23 @@ impl World {
     /// along with it. `false` when nothing is due and nothing ever will be until the host acts; then the clock stands
     /// still.
     pub fn relax(&mut self) -> bool {
-        let Some(due_ps) = self.due_ps() else { return false };
+        let Some(due_ps) = self.due_ps() else {
+            self.polled_idly();
+            return false;
+        };
         let end_ps = self.now_ps + self.config.host_poll_ps;
         if due_ps > end_ps {
             self.now_ps = due_ps.min(self.now_ps + self.config.host_idle_ps);
+            if self.now_ps >= self.probes.due_ps {
+                self.serve_probes();
+            }
             return true;
         }
         loop {
             match self.next() {
                 Some(next) if next.at_ps > end_ps => break,
                 // Nearly always there is no observer, which would have to be served first.
-                Some(next) if self.probes.debug.is_none() && self.now_ps < self.probes.state_due_ps => self.take(next),
+                Some(next) if self.probes.debug.is_none() && self.now_ps < self.probes.due_ps => self.take(next),
                 Some(_) => _ = self.step(),
                 None if self.due_ps().is_some_and(|due_ps| due_ps <= end_ps) => _ = self.step(),
                 None => break,
@@ -503,8 +510,12 @@ impl World {
         for (at_ps, event) in effects.events.drain(..) {
             self.queue.push(at_ps, Event::Completion(card, event));
         }
+        for entry in effects.refused.drain(..) {
+            self.explain_refused(card, entry);
+        }
         for event in effects.async_events.drain(..) {
             tracing::warn!(card, ?event, "queue failure");
+            self.explain_failure(card, event);
             if self.is_notified(card, event) {
                 self.async_events.push_back((card, event));
             }

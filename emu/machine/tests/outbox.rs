@@ -47,6 +47,17 @@ fn a_store_to_a_register_that_does_nothing_here_ends_the_process_and_names_it() 
 }
 
 #[test]
+fn a_doorbell_of_a_thread_without_an_outbox_is_explained() {
+    let code = [ld(T0, TP, 8), add(T0, T0, A0), sd(A0, T0, 0), RET];
+    let (mut world, process, result) = run(&code, outbox::SXD_DB);
+    result.expect_err("the process ends");
+    let record = world.card(0).unwrap().process(process).unwrap().crash().expect("a record").summary();
+    for part in ["outbox register SXD_DB if the thread had an outbox", "call flexio_dev_outbox_config", "(ping"] {
+        assert!(record.contains(part), "{part} is not in {record}");
+    }
+}
+
+#[test]
 fn narrow_stores_to_the_outbox_fault() {
     // sw a4, 0(t0)
     let (mut world, process, result) = run(&access(A4 << 20 | T0 << 15 | 2 << 12 | 0x23), outbox::CQ_DB);

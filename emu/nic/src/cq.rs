@@ -36,6 +36,23 @@ pub struct CqAttr {
     pub uar: u32,
 }
 
+/// How far a completion queue has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqProgress {
+    /// Entries of its ring.
+    pub depth: u32,
+    /// Entries written so far, modulo 2^32.
+    pub written: u32,
+    /// Consumer index that the card knows, 24 bits.
+    pub consumer: u32,
+    /// The next entry raises an event.
+    pub armed: bool,
+    /// Events raised so far.
+    pub events: u64,
+    /// Entries written since the last event or arming, and when the first of them was, in picoseconds.
+    pub unannounced: Option<(u32, u64)>,
+}
+
 /// Bytes of a CQE.
 pub(crate) const CQE_BYTES: usize = 64;
 /// Consumer and producer indices have 24 bits.
@@ -78,12 +95,52 @@ pub(crate) struct Cq {
     solicited_behind: u32,
     arm: Arm,
     failed: bool,
+    /// Events raised.
+    events: u64,
+    /// Entries since the last event or arming, and the time of the first.
+    unannounced: (u32, u64),
 }
 
 impl Cq {
     pub(crate) fn new(attr: CqAttr, vhca: u16) -> Self {
         let arm = if attr.armed_at_creation { Arm::Any } else { Arm::No };
-        Self { attr, vhca, users: 0, producer: 0, consumer: 0, solicited_behind: 0, arm, failed: false }
+        Self {
+            attr,
+            vhca,
+            users: 0,
+            producer: 0,
+            consumer: 0,
+            solicited_behind: 0,
+            arm,
+            failed: false,
+            events: 0,
+            unannounced: (0, 0),
+        }
+    }
+
+    pub(crate) fn progress(&self) -> CqProgress {
+        CqProgress {
+            depth: 1 << self.attr.log_depth,
+            written: self.producer,
+            consumer: self.consumer,
+            armed: self.arm != Arm::No || self.attr.always_armed,
+            events: self.events,
+            unannounced: Some(self.unannounced).filter(|(entries, _)| *entries > 0),
+        }
+    }
+
+    /// An event is raised.
+    pub(crate) fn announced(&mut self) {
+        self.events += 1;
+        self.unannounced = (0, 0);
+    }
+
+    /// An entry was written without an event.
+    pub(crate) fn wrote_quietly(&mut self, now_ps: u64) {
+        if self.unannounced.0 == 0 {
+            self.unannounced.1 = now_ps;
+        }
+        self.unannounced.0 = self.unannounced.0.saturating_add(1);
     }
 
     pub(crate) fn failed(&self) -> bool {
@@ -116,6 +173,7 @@ impl Cq {
         let counts = wanted == Arm::Any || (1..=ahead).contains(&self.solicited_behind);
         let due = behind && counts;
         self.arm = if due { Arm::No } else { wanted };
+        self.unannounced = (0, 0);
         due
     }
 

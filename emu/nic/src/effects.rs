@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::cq::CqTarget;
 use crate::packet::{self, Packet};
+use crate::progress::RefusedEntry;
 
 /// Something the card wants to do later. Opaque to the caller, who hands it back at its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -110,6 +111,8 @@ pub struct Effects {
     pub events: Vec<(u64, CqEvent)>,
     /// Failures, as of now.
     pub async_events: Vec<AsyncEvent>,
+    /// Entries that the card cannot execute.
+    pub refused: Vec<RefusedEntry>,
     /// Payload memory of packets that are gone, for those to come.
     spare: Vec<Arc<[u8]>>,
 }
@@ -125,6 +128,7 @@ impl Effects {
         self.packets.clear();
         self.events.clear();
         self.async_events.clear();
+        self.refused.clear();
     }
 
     /// Whether nothing happened.

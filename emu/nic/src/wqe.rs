@@ -61,6 +61,8 @@ pub mod opcode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Control {
     pub(crate) opcode: u8,
+    /// Operation modifier, which has a meaning for opcodes alone that the card does not execute.
+    pub(crate) modifier: u8,
     /// What the requester CQE gives back as `wqe_counter`.
     pub(crate) index: u16,
     pub(crate) qpn: u32,
@@ -104,6 +106,7 @@ impl Control {
         let flags = bytes[11];
         Self {
             opcode: bytes[3],
+            modifier: bytes[0],
             index: be16(bytes, 1),
             qpn: be32(bytes, 4) >> 8,
             segments: usize::from(bytes[7] & 0x3F),
@@ -174,6 +177,14 @@ pub(crate) enum Piece {
 }
 
 impl Piece {
+    /// Where it lies, if it is not inline.
+    pub(crate) fn memory(&self) -> Option<DataSegment> {
+        match self {
+            Self::Memory(segment) => Some(*segment),
+            Self::Inline { .. } => None,
+        }
+    }
+
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Memory(segment) => u64::from(segment.len),
@@ -440,6 +451,7 @@ mod tests {
             control,
             Control {
                 opcode: 0x0B,
+                modifier: 0,
                 index: 0x1234,
                 qpn: 0xAB_CDEF,
                 segments: 5,

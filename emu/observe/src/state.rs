@@ -28,6 +28,9 @@ pub struct State {
     pub time_ps: u64,
     /// Cards in the order of their names.
     pub cards: Vec<Card>,
+    /// Why programs on the cards are stuck, a sentence each: the first 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub diagnoses: Vec<String>,
     /// Races for memory; absent where the machine does not detect them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub races: Option<Races>,
@@ -97,6 +100,15 @@ pub struct Thread {
     pub eu: u32,
     /// `created`, `waiting`, `running`, `finished` or `destroyed`.
     pub state: String,
+    /// Virtual time since which it is in that state, in picoseconds.
+    #[serde(default)]
+    pub since_ps: u64,
+    /// Address of the instruction where it is, or where it stopped last.
+    #[serde(default)]
+    pub pc: u64,
+    /// The function that holds `pc`, with the offset in it, as `worker+0x2c`; empty where the image names none.
+    #[serde(default)]
+    pub symbol: String,
     /// Cycles in which it was executing.
     pub cycles: u64,
     /// Instructions retired.
@@ -160,6 +172,7 @@ impl State {
             model: snapshot.model.clone(),
             time_ps: snapshot.now_ps,
             cards: snapshot.cards.iter().map(Card::new).collect(),
+            diagnoses: snapshot.diagnoses.iter().map(ToString::to_string).collect(),
             races: snapshot.races.as_ref().map(|races| Races {
                 count: races.count,
                 reports: races.reports.iter().map(ToString::to_string).collect(),
@@ -253,6 +266,9 @@ impl Thread {
             entry: thread.entry.clone(),
             eu: thread.eu,
             state: state.to_owned(),
+            since_ps: thread.since_ps,
+            pc: thread.pc,
+            symbol: thread.symbol.as_ref().map_or_else(String::new, |(name, offset)| format!("{name}+{offset:#x}")),
             cycles: thread.cycles,
             instructions: thread.instructions,
             time_ticks: thread.ticks,
@@ -287,7 +303,13 @@ mod tests {
     fn what_is_written_is_read() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("state.json");
-        let state = State::new(&Snapshot { model: "M".to_owned(), now_ps: 17, cards: Vec::new(), races: None });
+        let state = State::new(&Snapshot {
+            model: "M".to_owned(),
+            now_ps: 17,
+            cards: Vec::new(),
+            diagnoses: Vec::new(),
+            races: None,
+        });
         state.write(&path).expect("written");
         assert_eq!(State::read(&path).expect("read"), state);
         assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1, "nothing else is left");

@@ -76,7 +76,7 @@ fn unmapped_access() {
     ping_crashes(
         &[sd(reg::A1, reg::A0, 0)],
         layout::THREADS + 0xFF8,
-        &["no memory at this address", "0x00000000c0000ff8"],
+        &["stack overflow: 8 bytes below the 16384 that a thread's stack has", "0x00000000c0000ff8"],
     );
 }
 

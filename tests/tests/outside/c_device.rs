@@ -20,7 +20,7 @@ fn program() -> Option<&'static Vec<u8>> {
 }
 
 /// Builds `tests/c/NAME.c` with some macros defined; `None` without a compiler.
-fn build(name: &str, defined: &[&str]) -> Option<Vec<u8>> {
+pub(crate) fn build(name: &str, defined: &[&str]) -> Option<Vec<u8>> {
     if !installed(COMPILER, "gcc-riscv64-unknown-elf") {
         return None;
     }

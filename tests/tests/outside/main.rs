@@ -5,6 +5,7 @@ mod c_device;
 mod coverage;
 mod deploy;
 mod installed;
+mod mistakes;
 mod new_image;
 mod outside_program;
 mod python;

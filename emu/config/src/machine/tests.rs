@@ -35,6 +35,11 @@ fn a_file_says_what_the_machine_is() {
         let refused = read(&format!("command_ps = {command_ps}")).config();
         assert!(matches!(refused, Err(ConfigError::CommandTooLong { command_ps: reported }) if reported == command_ps));
     }
+    assert_eq!(read("stuck_ms = 20").config().unwrap().stuck_ps, 20_000_000_000);
+    for stuck_ms in [0, 100_001, i64::MAX as u64] {
+        let refused = read(&format!("stuck_ms = {stuck_ms}")).config();
+        assert!(matches!(refused, Err(ConfigError::Stuck { stuck_ms: reported }) if reported == stuck_ms));
+    }
     let joined = read("command_ps = 5000\n[bridge]\nlisten = \"127.0.0.1:1\"\npeer = \"127.0.0.1:2\"");
     assert!(matches!(joined.config(), Err(ConfigError::CommandTime { command_ps: 5000 })));
     assert!(read("arm_functions = true").config().unwrap().arm_functions);
@@ -59,6 +64,7 @@ fn full() -> Machine {
         generator: Some(GeneratorTable { frames: 15, ..GeneratorTable::default() }),
         reflector: Some(ReflectorTable { delay_ns: 16 }),
         replay: Some(ReplayTable { capture: "z.pcapng".into() }),
+        stuck_ms: Some(13),
         driven_from: DrivenFrom::Arm,
         capture: Some("x.pcapng".into()),
         link: LinkTable { gbit_per_s: Some(7), latency_ps: Some(8), drop_ppm: Some(9), seed: Some(10) },

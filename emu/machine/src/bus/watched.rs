@@ -5,9 +5,10 @@ use emu_hart::{Atomic, Fault, Hart, Limits, Stop, Text};
 use crate::bus::ThreadBus;
 use crate::bus::costs::Costs;
 use crate::dpa::layout::{THREAD_BLOCK, THREADS};
+use crate::observe::sample::Sample;
 use crate::observe::watch::{Place, Watch, fetch_line};
 use crate::time::cycles_to_ps;
-use crate::weak::{Pending, UpTo, bits};
+use crate::weak::{Pending, UpTo};
 
 impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
     /// The thread's stack and context. They are exempt: no key or queue can be made over them, and the thread sees its
@@ -28,6 +29,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
             Some(held) => bytes[..width].copy_from_slice(held),
             None => return self.load_elsewhere(addr, width, cycles),
         }
+        let by = (self.pc, cycles_to_ps(*cycles));
         let _ = self.costs.load(addr, cycles);
         if !self.is_own_block(addr)
             && let Some((watch, place)) = self.watched()
@@ -36,10 +38,21 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
                 weak.order(place.key(), place.process).load(addr, &mut bytes[..width]);
             }
             if let Some(races) = &mut watch.races {
-                races.loaded((place.card, place.process, place.thread), addr, width as u64);
+                races.accessed(place.whose(), false, (addr, width as u64), by);
             }
         }
-        Ok(u64::from_le_bytes(bytes))
+        let value = u64::from_le_bytes(bytes);
+        self.sample(|sample, whose| sample.load(whose, addr, value), addr);
+        Ok(value)
+    }
+
+    /// Notes an access for an observer of threads that do not end, if there is one.
+    fn sample(&mut self, note: impl FnOnce(&mut Sample, (usize, u32, u32)), addr: u64) {
+        let own = self.is_own_block(addr);
+        let whose = (self.card, self.process, self.thread);
+        if let Some(sample) = self.watch.as_deref_mut().and_then(|watch| watch.sample.as_mut()).filter(|_| !own) {
+            note(sample, whose);
+        }
     }
 
     pub(crate) fn store_watched(&mut self, addr: u64, width: usize, value: u64, cycles: &mut u64) -> Result<(), Fault> {
@@ -54,6 +67,9 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
             let pc = self.pc;
             if let Some((watch, mut place)) = self.watched() {
                 let at_ps = cycles_to_ps(now_cycles);
+                if let Some(races) = &mut watch.races {
+                    races.accessed(place.whose(), true, (addr, width as u64), (pc, at_ps));
+                }
                 match &mut watch.weak {
                     Some(weak) => {
                         let order = weak.order(place.key(), place.process);
@@ -82,10 +98,8 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
 
     pub(crate) fn fence_watched(&mut self, predecessor: u8, successor: u8, now_cycles: u64) {
         let Some((watch, mut place)) = self.watched() else { return };
-        if let Some(races) = &mut watch.races
-            && predecessor & (bits::R | bits::I) != 0
-        {
-            races.may_synchronise(place.key());
+        if let Some(races) = &mut watch.races {
+            races.fenced(place.whose(), predecessor, successor);
         }
         let Some(weak) = &mut watch.weak else { return };
         let order = weak.order(place.key(), place.process);
@@ -114,12 +128,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
             }
             return Ok(old);
         }
-        let (at_ps, key) = (cycles_to_ps(*cycles), (self.card, self.thread));
-        if let Some((watch, _)) = self.watched()
-            && let Some(races) = &mut watch.races
-        {
-            races.may_synchronise(key);
-        }
+        let at_ps = cycles_to_ps(*cycles);
         if let Some((watch, mut place)) = self.watched()
             && let Some(weak) = &mut watch.weak
         {
@@ -132,7 +141,17 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
         }
         let _ = self.costs.atomic(addr, cycles);
         let old = u64::from_le_bytes(bytes);
-        if let Some(value) = update(old) {
+        self.sample(|sample, whose| sample.atomic(whose, addr, old), addr);
+        let new = update(old);
+        let (own, pc) = (self.is_own_block(addr), self.pc);
+        if !own
+            && let Some((watch, place)) = self.watched()
+            && let Some(races) = &mut watch.races
+        {
+            let how = (acquire, release, new.is_some());
+            races.accessed_atomically(place.whose(), how, (addr, len as u64), (pc, at_ps));
+        }
+        if let Some(value) = new {
             let (due_cycles, pc) = (*cycles, self.pc);
             if let Some((watch, mut place)) = self.watched() {
                 let store = Pending { addr, width: len as u8, value, due_cycles, sequence: 0, pc };
@@ -153,6 +172,9 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
             return false;
         }
         let Some((watch, place)) = self.watched() else { return false };
+        if let Some(races) = &mut watch.races {
+            races.gave(place.whose());
+        }
         let Some(weak) = &mut watch.weak else { return false };
         let order = weak.order(place.key(), place.process);
         order.store_window(host, data, now_cycles, pc, |line| fetch_line(memory, line));
@@ -189,6 +211,11 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
     /// A store to the outbox is seen at once; what was fenced before it is seen first.
     #[cold]
     pub(crate) fn before_outbox(&mut self, now_cycles: u64) {
+        if let Some((watch, place)) = self.watched()
+            && let Some(races) = &mut watch.races
+        {
+            races.gave(place.whose());
+        }
         if let Some((watch, mut place)) = self.watched()
             && let Some(weak) = &mut watch.weak
         {

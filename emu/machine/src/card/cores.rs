@@ -19,10 +19,10 @@ impl Cores {
     }
 
     /// A thread of a process begins to execute.
-    pub(crate) fn enter(&mut self, process: u32, thread: &Thread, watchdog_ps: u64) {
+    pub(crate) fn enter(&mut self, process: u32, thread: &Thread) {
         self.running[thread.port.eu as usize / EUS_PER_CORE] += 1;
         if let Some(timed) = &mut self.timed {
-            timed.begin(process, thread, watchdog_ps);
+            timed.begin(process, thread);
         }
     }
 
@@ -34,6 +34,9 @@ impl Cores {
             if let Some(timed) = &mut self.timed {
                 timed.end(thread.port.eu);
             }
+        }
+        if thread.state != next {
+            thread.since_cycles = thread.since_cycles.max(thread.hart.cycles);
         }
         thread.state = next;
     }

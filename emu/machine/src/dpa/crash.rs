@@ -4,6 +4,8 @@ use std::fmt;
 
 use flexcast_image::PanicPlace;
 
+use crate::dpa::statistics::thread_in_words as named;
+
 /// Target of the events of `tracing` that report what a [`FaultSink`](crate::FaultSink) receives as well.
 pub const ANNOUNCED: &str = "emu_machine::announced";
 
@@ -24,6 +26,11 @@ pub struct CrashRecord {
     pub thread: u32,
     /// Execution unit.
     pub eu: u32,
+    /// Symbol of what the thread executes from its start: its event handler, or the function called. Empty where the
+    /// image has none.
+    pub entry: String,
+    /// Completion queues that start the thread.
+    pub queues: Vec<u32>,
     /// Program counter of the instruction that did not complete.
     pub pc: u64,
     /// Symbol that holds `pc`, with the offset in it.
@@ -43,7 +50,7 @@ pub struct CrashRecord {
 }
 
 impl CrashRecord {
-    /// One line: cause, place, thread.
+    /// One line: cause, place, thread with its handler and queues.
     #[must_use]
     pub fn summary(&self) -> String {
         let place = match &self.symbol {
@@ -51,7 +58,8 @@ impl CrashRecord {
             None => "no symbol".to_owned(),
         };
         let panic = self.panic.as_ref().map_or_else(String::new, |panic| format!("{panic}; "));
-        format!("{panic}{} at pc {:#x} ({place}), thread {}, value {:#x}", self.cause, self.pc, self.thread, self.value)
+        let thread = named(self.thread, &self.entry, &self.queues);
+        format!("{panic}{} at pc {:#x} ({place}), {thread}, value {:#x}", self.cause, self.pc, self.value)
     }
 }
 
@@ -62,6 +70,8 @@ impl fmt::Display for CrashRecord {
             writeln!(f, "  build id  {id}")?;
         }
         writeln!(f, "  thread    {} on execution unit {}", self.thread, self.eu)?;
+        let queues: String = self.queues.iter().map(|cqn| format!(", CQ {cqn:#x}")).collect();
+        writeln!(f, "  entry     {}{queues}", self.entry)?;
         writeln!(f, "  cause     {}", self.cause)?;
         if let Some(panic) = &self.panic {
             writeln!(f, "  panic     {panic}")?;

@@ -94,6 +94,21 @@ pub mod outbox {
     const EMULATED_DEVICES: &str = "device emulation is not emulated";
     const QUEUE_CONTEXTS: &str = "reading queue contexts is not emulated";
 
+    /// The name of the register at an offset; `none` where no register is known.
+    pub(crate) fn name(offset: u64) -> &'static str {
+        match offset {
+            CQ_DB => "CQ_DB",
+            SXD_DB => "SXD_DB",
+            RXT_DB => "RXT_DB",
+            _ => REFUSED.iter().find(|(at, ..)| *at == offset).map_or("none", |(_, name, _)| name),
+        }
+    }
+
+    /// Whether there is a register at an offset that is stored to.
+    pub(crate) fn is_register(offset: u64) -> bool {
+        offset != UCTL && name(offset) != "none"
+    }
+
     /// Why a store to a register that is not one of those above ends the process.
     #[must_use]
     pub fn refusal(offset: u64) -> String {

@@ -143,7 +143,7 @@ impl Process {
 
     /// What one of its threads has executed.
     pub(crate) fn statistics(&self, thread: &Thread, destroyed: bool) -> ThreadStatistics {
-        ThreadStatistics::of(thread, self.entry_symbol(thread), destroyed)
+        ThreadStatistics::of(thread, self.entry_symbol(thread), &self.image, destroyed)
     }
 
     /// One line that says why the process has stopped, or `None` while it runs.

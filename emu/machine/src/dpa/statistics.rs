@@ -1,5 +1,7 @@
 //! Statistics of what threads have executed.
 
+use flexcast_image::Image;
+
 use super::thread::{Thread, ThreadKind, ThreadState};
 use crate::time::cycles_to_ps;
 
@@ -16,6 +18,12 @@ pub struct ThreadStatistics {
     pub entry: String,
     /// Where it is in its life.
     pub state: ThreadState,
+    /// Where it executes, or where it stopped last; its entry where it has not executed.
+    pub pc: u64,
+    /// The function that holds `pc`, with the offset in it.
+    pub symbol: Option<(String, u64)>,
+    /// Virtual time since which it is in its state, in picoseconds.
+    pub since_ps: u64,
     /// The host has destroyed it.
     pub destroyed: bool,
     /// Cycles in which it was executing, waits for memory included.
@@ -56,7 +64,8 @@ impl Executed {
 
 impl ThreadStatistics {
     /// Of a thread that executes from the symbol `entry`.
-    pub(super) fn of(thread: &Thread, entry: String, destroyed: bool) -> Self {
+    pub(super) fn of(thread: &Thread, entry: String, image: &Image, destroyed: bool) -> Self {
+        let pc = if thread.activations == 0 { thread.entry } else { thread.hart.pc };
         let Executed { instructions, cycles } = Executed::of(thread);
         ThreadStatistics {
             id: thread.id,
@@ -64,6 +73,9 @@ impl ThreadStatistics {
             eu: thread.port.eu,
             entry,
             state: thread.state,
+            pc,
+            symbol: image.symbolize(pc),
+            since_ps: cycles_to_ps(thread.since_cycles),
             destroyed,
             cycles,
             instructions,
@@ -83,4 +95,11 @@ pub fn thread_name(kind: ThreadKind, process: u32, thread: u32) -> String {
         ThreadKind::Worker => "CMDQ",
     };
     format!("{prefix}_{process}_{thread}_{thread}")
+}
+
+/// A thread as sentences name it: id, handler and queues.
+pub(crate) fn thread_in_words(thread: u32, entry: &str, queues: &[u32]) -> String {
+    let entry = if entry.is_empty() { "no symbol" } else { entry };
+    let queues: String = queues.iter().map(|cqn| format!(", CQ {cqn:#x}")).collect();
+    format!("thread {thread} ({entry}{queues})")
 }

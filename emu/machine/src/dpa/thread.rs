@@ -106,6 +106,18 @@ pub struct Port {
     pub windows: [Option<(u32, u32)>; 2],
 }
 
+/// How far an activation that does not end has been examined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Attention {
+    /// It has not run for long.
+    #[default]
+    None,
+    /// Its accesses are watched.
+    Sampled,
+    /// It has been reported.
+    Reported,
+}
+
 /// One hardware thread with its software state.
 #[derive(Debug)]
 pub struct Thread {
@@ -135,6 +147,13 @@ pub struct Thread {
     pub l1: L1,
     /// Cycle at which the present activation started, for the watchdog.
     pub started_cycles: u64,
+    /// Cycle at which it has to be examined, if it still runs then.
+    pub(crate) due_cycles: u64,
+    pub(crate) attention: Attention,
+    /// Another thread has activated it, and may again.
+    pub(crate) is_woken_by_threads: bool,
+    /// Cycle since which it is in its state.
+    pub since_cycles: u64,
     /// Cycles of the activations before the present one.
     pub busy_cycles: u64,
     /// Activations so far.

@@ -1,5 +1,6 @@
 //! Receivers of what happens to the machine.
 
+use super::diagnosis::Diagnosis;
 use super::race::Race;
 use super::snapshot::Snapshot;
 use crate::dpa::crash::CrashRecord;
@@ -8,7 +9,8 @@ use crate::dpa::process::Process;
 /// Is notified of what happens to the machine. Called on the thread that drives it; virtual time stands still
 /// meanwhile.
 pub trait Observer: Send {
-    /// The state: once in each period that was asked for, when a process has ended or a race been found, and before a
+    /// The state: once in each period that was asked for, when a process has ended, a race been found or a
+    /// program on the card been found to be stuck, and before a
     /// process goes.
     fn state(&mut self, snapshot: &Snapshot);
 
@@ -21,6 +23,9 @@ pub trait Observer: Send {
 pub trait FaultSink: Send {
     /// A process has died; `record` says of what, and its status says so already.
     fn died(&mut self, card: usize, process: &Process, record: &CrashRecord);
+
+    /// A program on the card is stuck, or is about to be. Each queue and each thread is reported once for one reason.
+    fn diagnosed(&mut self, diagnosis: &Diagnosis);
 
     /// Races have been found: those of which nothing like them has been reported before, and how many there have been
     /// in all.

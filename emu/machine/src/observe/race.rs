@@ -5,14 +5,16 @@
 //! any time), a receive by the receive word of the record, whoever writes the record: a thread, the host, a card;
 //! complete is what a completion entry reports, and all entries before it.
 //!
+//! Of DPA threads among themselves the rules are those of the memory model: see module `order`.
+//!
 //! A program's own stores to a record in host memory cannot be seen. Such records are read when a packet arrives,
 //! and when the card reads them.
 
+mod order;
 mod posted;
 mod queues;
 mod reach;
 mod records;
-mod undone;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,14 +22,13 @@ use std::fmt;
 use emu_nic::{MkeyAttr, Nic, Space, Transport};
 use flexcast_image::Image;
 
+use order::{Deed, Order};
 pub(crate) use queues::Eyes;
 use queues::Queue;
 use reach::{QueueId, Reach};
 use records::Records;
-use undone::Undone;
 
 use crate::dpa::crash::ANNOUNCED;
-use crate::weak::ThreadKey;
 
 /// Most races kept; further ones are counted only.
 const MAX_RACES: usize = 64;
@@ -53,9 +54,9 @@ pub enum RaceKind {
     RevokedKey,
     /// Two agents wrote one 64-byte line of host memory, and a writeback of the whole line undid one of them.
     TwoOwners,
-    /// A DPA thread stored bytes that it had loaded before another thread stored them, with neither an atomic nor a
-    /// fence between: the other thread's store is lost.
-    LostUpdate,
+    /// Two DPA threads accessed the same bytes, one of them storing, and nothing orders the two: no atomic, no fences
+    /// around a flag, no doorbell or activation.
+    Unordered,
 }
 
 /// Who accesses memory.
@@ -165,7 +166,7 @@ impl fmt::Display for RaceKind {
             RaceKind::ReleasedMemory => "memory was written after its release",
             RaceKind::RevokedKey => "memory was asked for by a key that is gone",
             RaceKind::TwoOwners => "two owners wrote one line",
-            RaceKind::LostUpdate => "a thread undid the store of another",
+            RaceKind::Unordered => "two threads accessed memory that nothing orders",
         })
     }
 }
@@ -220,8 +221,8 @@ pub(crate) struct Races {
     changes: BTreeMap<usize, u64>,
     released: BTreeMap<(usize, u32, u64), (u64, u64)>,
     keys: BTreeMap<(usize, u32), MkeyAttr>,
-    /// What threads know of memory that they share.
-    undone: Undone,
+    /// The accesses of threads to memory that they share.
+    order: Order,
 }
 
 impl Races {
@@ -311,7 +312,7 @@ impl Races {
     /// A process has gone, and its memory with it.
     pub(crate) fn forget(&mut self, card: usize, process: u32) {
         self.released.retain(|&(on, of, _), _| (on, of) != (card, process));
-        self.undone.forget(card, process);
+        self.order.forget(card, process);
         let uses = |&(&(on, _), queue): &(&QueueId, &Queue)| on == card && queue.uses(Space::Dpa(process));
         let gone: Vec<QueueId> = self.queues.iter().filter(uses).map(|(&id, _)| id).collect();
         self.forget_queues(&gone);
@@ -333,6 +334,9 @@ impl Races {
                 });
             }
         }
+        if let (Space::Dpa(process), false) = (range.space, matches!(agent, Agent::Thread { .. })) {
+            self.order.write_from_outside((range.card, process), range.addr, range.len);
+        }
         let by_card = matches!(agent, Agent::Card { .. });
         let mut hits = Vec::new();
         for id in self.reach.of(&range) {
@@ -349,26 +353,44 @@ impl Races {
         }
     }
 
-    /// A thread loads at most 8 bytes of the memory of its process.
-    pub(crate) fn loaded(&mut self, thread: (usize, u32, u32), addr: u64, len: u64) {
-        self.undone.load(thread, (addr, len));
+    /// A thread (card, process, thread) loads or stores at most 8 bytes of the memory of its process.
+    pub(crate) fn accessed(&mut self, whose: (usize, u32, u32), stores: bool, at: (u64, u64), by: (u64, u64)) {
+        self.order_access(whose, if stores { Deed::Store } else { Deed::Load }, at, by);
     }
 
-    /// A thread may have synchronised with what other threads have done: a fence, an atomic, the start of an
-    /// activation.
-    pub(crate) fn may_synchronise(&mut self, thread: ThreadKey) {
-        self.undone.forget_loads(thread);
+    /// The same by an atomic. `acquire` and `release` are its bits; it `stores` or does not.
+    pub(crate) fn accessed_atomically(
+        &mut self,
+        whose: (usize, u32, u32),
+        (acquire, release, stores): (bool, bool, bool),
+        at: (u64, u64),
+        by: (u64, u64),
+    ) {
+        self.order_access(whose, Deed::Atomic { acquire, release, stores }, at, by);
     }
 
-    /// A store of a thread, of at most 8 bytes, becomes visible now. It `changes` memory where it is not of what is
-    /// there.
-    pub(crate) fn stored(&mut self, thread: u32, range: Range, agent: &Agent, changes: bool, at_ps: u64) {
-        let Space::Dpa(process) = range.space else { return };
-        let store = range.access(agent.clone(), "stored", at_ps);
-        if let Some(first) = self.undone.store((range.card, process, thread), &store, changes) {
-            let second = Access { action: "had loaded them before, and stored", ..store };
-            self.report(Race { kind: RaceKind::LostUpdate, first, second });
+    fn order_access(&mut self, whose: (usize, u32, u32), deed: Deed, at: (u64, u64), by: (u64, u64)) {
+        if let Some((known, new)) = self.order.access(whose, deed, at, by) {
+            // Threads run in slices: the one that ran first may have got further.
+            let (first, second) = if known.at_ps <= new.at_ps { (known, new) } else { (new, known) };
+            self.report(Race { kind: RaceKind::Unordered, first, second });
         }
+    }
+
+    /// A fence of a thread.
+    pub(crate) fn fenced(&mut self, whose: (usize, u32, u32), predecessor: u8, successor: u8) {
+        self.order.fence(whose, predecessor, successor);
+    }
+
+    /// An activation or a call of a thread begins.
+    pub(crate) fn begun(&mut self, whose: (usize, u32, u32)) {
+        self.order.begin(whose);
+    }
+
+    /// A thread gives something outside: a doorbell, a store through a window, the activation of another thread, the
+    /// result of a call.
+    pub(crate) fn gave(&mut self, whose: (usize, u32, u32)) {
+        self.order.release(whose);
     }
 
     /// The receive that a write of the card belongs to.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use emu_nic::{AsyncEvent, Note};
 
+use super::diagnosis::Diagnosis;
 use crate::dpa::layout::call;
 use crate::dpa::thread::ThreadKind;
 
@@ -60,6 +61,8 @@ pub enum What {
     },
     /// The thread died.
     Crash(String),
+    /// A program on the card is stuck, or is about to be.
+    Diagnosis(Diagnosis),
     /// A queue failed.
     Failure(AsyncEvent),
 }

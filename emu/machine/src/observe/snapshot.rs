@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use emu_fabric::PortCounters;
 use emu_nic::Counters;
 
+use super::diagnosis::Diagnosis;
 use super::race::RaceSnapshot;
 use crate::dpa::heap::HeapInfo;
 use crate::dpa::process::{Process, ProcessStatus};
@@ -77,6 +78,8 @@ pub struct Snapshot {
     pub now_ps: u64,
     /// Its cards.
     pub cards: Vec<CardSnapshot>,
+    /// Why programs on the cards are stuck: the first [`Diagnosis`]es, at most 64.
+    pub diagnoses: Vec<Diagnosis>,
     /// Races; `None` where nobody detects them.
     pub races: Option<RaceSnapshot>,
 }

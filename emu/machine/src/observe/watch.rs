@@ -11,6 +11,7 @@ use crate::dpa::memory::ProcessMemory;
 use crate::dpa::process::Process;
 use crate::host_memory::HostMemory;
 use crate::observe::race::{Agent, Eyes, Race, RaceKind, Races, Range};
+use crate::observe::sample::Sample;
 use crate::time::cycles_to_ps;
 use crate::weak::{Gathered, LINE, Pending, ThreadKey, UpTo, Weak};
 
@@ -19,6 +20,8 @@ use crate::weak::{Gathered, LINE, Pending, ThreadKey, UpTo, Weak};
 pub(crate) struct Watch {
     pub(crate) weak: Option<Weak>,
     pub(crate) races: Option<Races>,
+    /// What threads do, one of which does not end.
+    pub(crate) sample: Option<Sample>,
 }
 
 /// What a store of a thread needs besides its bytes.
@@ -32,6 +35,11 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
+    /// Card, process, thread.
+    pub(crate) fn whose(&self) -> (usize, u32, u32) {
+        (self.card, self.process, self.thread)
+    }
+
     pub(crate) fn key(&self) -> ThreadKey {
         (self.card, self.thread)
     }
@@ -65,7 +73,7 @@ impl Watch {
             MemoryModel::Weak { seed, longest_delay_cycles } => Some(Weak::new(seed, longest_delay_cycles)),
         };
         let races = config.detect_races.then(Races::default);
-        (weak.is_some() || races.is_some()).then(|| Box::new(Watch { weak, races }))
+        (weak.is_some() || races.is_some()).then(|| Box::new(Watch { weak, races, sample: None }))
     }
 
     /// Bytes as the runtime sees them on a thread's own execution unit: with the thread's stores.
@@ -128,11 +136,6 @@ impl Watch {
         let whose = (place.card, place.process);
         let agent = place.agent(store.pc);
         self.will_write(whose, place.memory, (store.addr, len), &agent, at_ps);
-        if let Some(races) = &mut self.races {
-            let changes = place.memory.bytes(store.addr, len) != Some(&store.value.to_le_bytes()[..len]);
-            let range = Range { card: place.card, space: Space::Dpa(place.process), addr: store.addr, len: len as u64 };
-            races.stored(place.thread, range, &agent, changes, at_ps);
-        }
         if let Some(bytes) = place.memory.bytes_mut(store.addr, len) {
             bytes.copy_from_slice(&store.value.to_le_bytes()[..len]);
         }

@@ -28,12 +28,13 @@ impl World {
         workers: u32,
         started: bool,
     ) -> Result<u32, MachineError> {
+        let now_cycles = ps_to_cycles(self.now_ps);
         let this = self.card(card)?;
         let queues = &this.healthy(process)?.command_queues;
         let id = free_id("command queue", process, MAX_QUEUES, |id| queues.contains_key(&id))?;
         let mut queue = CommandQueue { started, ..CommandQueue::default() };
         for _ in 0..workers {
-            let made = this.pick_eu(None).and_then(|eu| add_thread(this, process, eu, ThreadKind::Worker));
+            let made = this.pick_eu(None).and_then(|eu| add_thread(this, process, eu, ThreadKind::Worker, now_cycles));
             match made {
                 Ok(worker) => queue.workers.push(worker),
                 Err(error) => {
@@ -144,6 +145,7 @@ impl World {
             Some(task)
         });
         self.trace.record(cycles_to_ps(cycles), "return", card as u64, u64::from(worker));
+        self.watch_gave(card, worker);
         self.watch_end(card, worker);
         if let Some(task) = next {
             self.start_task(cycles, card, worker, task);

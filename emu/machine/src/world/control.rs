@@ -8,7 +8,7 @@ use crate::dpa::layout::{CONTEXT_OFFSET, THREAD_BLOCK, THREADS, WINDOW_0, WINDOW
 use crate::dpa::layout::{EUS_PER_CORE, OUTBOXES, PAGE};
 use crate::dpa::memory::ProcessMemory;
 use crate::dpa::process::{Process, ProcessStatus, RpcSlot, Stream};
-use crate::dpa::thread::{L1, Port, Thread, ThreadKind, ThreadState};
+use crate::dpa::thread::{Attention, L1, Port, Thread, ThreadKind, ThreadState};
 use crate::error::MachineError;
 use crate::observe::snapshot::{GONE_PROCESSES, GONE_THREADS, ProcessSnapshot, remember};
 use crate::time::ps_to_cycles;
@@ -150,6 +150,7 @@ impl World {
         tls: u64,
         eu: Option<u32>,
     ) -> Result<u32, MachineError> {
+        let now_cycles = ps_to_cycles(self.now_ps);
         let card = self.card(index)?;
         card.healthy(process)?;
         let eu = card.pick_eu(eu)?;
@@ -157,7 +158,7 @@ impl World {
             self.leave_unit_of_calls(index)?;
         }
         let card = self.card(index)?;
-        let id = add_thread(card, process, eu, ThreadKind::EventHandler)?;
+        let id = add_thread(card, process, eu, ThreadKind::EventHandler, now_cycles)?;
         let thread = card.thread_mut(id)?;
         (thread.entry, thread.arg, thread.tls) = (entry, arg, tls);
         Ok(id)
@@ -191,6 +192,7 @@ impl World {
         }
         if handler.state == ThreadState::Created {
             handler.state = ThreadState::Waiting;
+            handler.since_cycles = handler.since_cycles.max(ps_to_cycles(now_ps));
             if handler.pending {
                 self.start(ps_to_cycles(now_ps), card, thread);
             }
@@ -318,7 +320,7 @@ impl World {
         }
         let thread = match this.process(process)?.rpc {
             Some(slot) => slot.thread,
-            None => add_thread(this, process, unit, ThreadKind::Rpc)?,
+            None => add_thread(this, process, unit, ThreadKind::Rpc, ps_to_cycles(now_ps))?,
         };
         this.process_mut(process)?.rpc = Some(RpcSlot { thread, function, result: None });
         this.thread_mut(thread)?.entry = unpack;
@@ -359,7 +361,13 @@ pub(super) fn free_id(
 }
 
 /// Adds a thread on an execution unit, with its memory block and thread context.
-pub(super) fn add_thread(card: &mut Card, pid: u32, eu: u32, kind: ThreadKind) -> Result<u32, MachineError> {
+pub(super) fn add_thread(
+    card: &mut Card,
+    pid: u32,
+    eu: u32,
+    kind: ThreadKind,
+    now_cycles: u64,
+) -> Result<u32, MachineError> {
     let id = card.next_thread;
     let process = card.process_mut(pid)?;
     process.memory.map_thread(eu as usize);
@@ -400,6 +408,10 @@ pub(super) fn add_thread(card: &mut Card, pid: u32, eu: u32, kind: ThreadKind) -
         port: Port { eu, outbox, windows: [None; 2] },
         l1: L1::new(),
         started_cycles: 0,
+        due_cycles: 0,
+        attention: Attention::None,
+        is_woken_by_threads: false,
+        since_cycles: now_cycles,
         busy_cycles: 0,
         continuable: false,
         suspended: false,

@@ -45,6 +45,7 @@ impl World {
     pub fn observe(&mut self, period_ps: u64, observer: Box<dyn Observer>) {
         self.probes.period_ps = period_ps.max(1);
         self.probes.state_due_ps = self.now_ps;
+        self.probes.update_due();
         self.probes.observer = Some(observer);
     }
 
@@ -57,6 +58,7 @@ impl World {
     /// Takes the observer back.
     pub fn take_observer(&mut self) -> Option<Box<dyn Observer>> {
         self.probes.state_due_ps = u64::MAX;
+        self.probes.update_due();
         self.probes.observer.take()
     }
 
@@ -66,10 +68,11 @@ impl World {
         let Some(mut observer) = self.probes.observer.take() else { return };
         observer.state(&self.snapshot());
         self.probes.state_due_ps = self.now_ps.saturating_add(self.probes.period_ps);
+        self.probes.update_due();
         self.probes.observer = Some(observer);
     }
 
-    /// Has deaths and races reported as they happen. Replaces the one before.
+    /// Has deaths, races and diagnoses reported as they happen. Replaces the one before.
     pub fn report_faults_to(&mut self, fault_sink: Box<dyn FaultSink>) {
         self.probes.fault_sink = Some(fault_sink);
     }

@@ -164,7 +164,8 @@ impl World {
                 let cycles = thread.hart.cycles;
                 self.resume(cycles, card_index, id);
                 if let Some(other) = triggered {
-                    self.trigger(at_ps, card_index, other);
+                    self.watch_gave(card_index, id);
+                    self.activate(at_ps, card_index, other);
                 }
             }
             After::Wait | After::Again | After::Finish if must_return => {

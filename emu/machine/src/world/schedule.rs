@@ -12,7 +12,7 @@ use crate::dpa::layout::{
     CONTEXT_OFFSET, EUS_PER_CORE, EXIT_GATE, STACK_BYTES, STACK_OFFSET, THREAD_BLOCK, THREADS, outbox,
 };
 use crate::dpa::process::ProcessStatus;
-use crate::dpa::thread::{ThreadKind, ThreadState};
+use crate::dpa::thread::{Attention, ThreadKind, ThreadState};
 use crate::time::{cycles_to_ps, ps_to_cycles};
 use crate::world::World;
 use crate::world::debug::run_debugged;
@@ -46,7 +46,6 @@ impl World {
         let Some(process) = processes.get_mut(&pid) else { return };
         let gp = process.global_pointer;
         let Some(thread) = process.threads.get_mut(&id) else { return };
-        let watchdog_ps = self.config.watchdog(thread.kind).0;
         let block = THREADS + u64::from(thread.port.eu) * THREAD_BLOCK;
         let hart = &mut thread.hart;
         // Behind a yield, registers and stack are as they were: no other thread has this execution unit.
@@ -64,11 +63,18 @@ impl World {
         hart.cycles = hart.cycles.max(cycles);
         thread.started_cycles = hart.cycles;
         thread.l1.clear();
+        let unseen_ps = match thread.kind {
+            ThreadKind::EventHandler => self.config.stuck_ps.min(self.config.handler_watchdog_ps),
+            kind => self.config.watchdog(kind).0,
+        };
+        thread.due_cycles = hart.cycles.saturating_add(ps_to_cycles(unseen_ps));
+        thread.attention = Attention::None;
+        thread.since_cycles = hart.cycles;
         thread.state = ThreadState::Running;
         thread.pending = false;
         thread.activations += 1;
         let at = hart.cycles;
-        cores.enter(pid, thread, watchdog_ps);
+        cores.enter(pid, thread);
         self.trace.record(cycles_to_ps(at), "start", card as u64, u64::from(id));
         self.resume(at, card, id);
         self.watch_begin(card, pid, id);
@@ -111,8 +117,7 @@ impl World {
         if self.prefetches {
             thread.l1.prefetch();
         }
-        let watchdog_ps = self.config.watchdog(thread.kind).0;
-        let deadline = thread.started_cycles.saturating_add(ps_to_cycles(watchdog_ps));
+        let deadline = thread.due_cycles;
         let end = (at_cycles + QUANTUM_CYCLES).min(horizon.max(at_cycles + 1)).min(deadline.max(at_cycles + 1));
         let end = resumed.unwrap_or(end);
         let core = thread.port.eu as usize / EUS_PER_CORE;
@@ -197,8 +202,11 @@ impl World {
         }
     }
 
-    /// A thread has executed for too long.
+    /// A thread has executed for so long that it has to be examined, or for too long.
     pub(crate) fn overran(&mut self, card_index: usize, id: u32) {
+        if self.examine(card_index, id) {
+            return;
+        }
         let Ok(thread) = self.cards[card_index].thread(id) else { return };
         let (watchdog_ps, what) = self.config.watchdog(thread.kind);
         let ms = watchdog_ps / 1_000_000_000;
@@ -248,7 +256,7 @@ impl World {
             }
             outbox::CQ_DB => self.cards[card].nic.arm_cq(at_ps, low24, high24, &mut effects),
             outbox::RXT_DB => match self.cards[card].nic.query_cq(low24).map(|cq| cq.target) {
-                Some(emu_nic::CqTarget::DpaThread(target)) => self.trigger(at_ps, card, target),
+                Some(emu_nic::CqTarget::DpaThread(target)) => self.activate(at_ps, card, target),
                 _ => self.crash(
                     card,
                     id,
@@ -261,6 +269,14 @@ impl World {
         }
         self.carry_out(card, &mut effects);
         self.effects = effects;
+    }
+
+    /// A thread triggers another.
+    pub(crate) fn activate(&mut self, at_ps: u64, card: usize, id: u32) {
+        if let Ok(thread) = self.cards[card].thread_mut(id) {
+            thread.is_woken_by_threads = true;
+        }
+        self.trigger(at_ps, card, id);
     }
 
     /// Why a doorbell does not reach its queue: it belongs to another UAR than the thread's outbox.
@@ -291,11 +307,14 @@ impl World {
                 cores.leave(thread, ThreadState::Waiting);
                 self.now_ps = self.now_ps.max(at_ps);
                 self.trace.record(at_ps, "return", card_index as u64, u64::from(id));
+                self.watch_gave(card_index, id);
                 self.watch_end(card_index, id);
             }
             (ThreadKind::Worker, _) => self.task_returned(card_index, id),
             _ => {
-                let cause = "the event handler returned; it must end by reschedule, finish or retrigger".to_owned();
+                let cause = "the event handler returned; it must end by flexio_dev_thread_reschedule, \
+                             flexio_dev_thread_finish or flexio_dev_thread_retrigger"
+                    .to_owned();
                 self.crash(card_index, id, cause, EXIT_GATE);
             }
         }
@@ -309,6 +328,7 @@ impl World {
     pub(crate) fn crash_with(&mut self, card_index: usize, id: u32, cause: String, value: u64, user_code: Option<u8>) {
         let card = &mut self.cards[card_index];
         let Some(&pid) = card.owners.get(&id) else { return };
+        let queues = card.queues_of(id);
         let Ok(process) = card.process_mut(pid) else { return };
         let Some(thread) = process.threads.get(&id) else { return };
         let at_ps = cycles_to_ps(thread.hart.cycles);
@@ -318,6 +338,8 @@ impl World {
             build_id: process.image.build_id(),
             thread: id,
             eu: thread.port.eu,
+            entry: process.entry_symbol(thread),
+            queues,
             pc: thread.hart.pc,
             symbol: process.image.symbolize(thread.hart.pc),
             cause,
@@ -346,6 +368,9 @@ impl World {
         for thread in process.threads.values_mut() {
             if cores.timed.is_none() {
                 self.ready.remove((thread.hart.cycles, card_index, thread.id));
+            }
+            if thread.state != ThreadState::Finished {
+                thread.since_cycles = thread.since_cycles.max(ps_to_cycles(self.now_ps));
             }
             cores.leave(thread, ThreadState::Finished);
         }

@@ -33,6 +33,7 @@ impl World {
             model: self.config.model_name().to_owned(),
             now_ps: self.now_ps,
             cards: (0..self.cards.len()).map(card).collect(),
+            diagnoses: self.probes.diagnoses.clone(),
             races: self.watch.as_ref().and_then(|watch| watch.races.as_ref()).map(Races::snapshot),
         }
     }

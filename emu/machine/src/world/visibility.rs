@@ -153,16 +153,28 @@ impl World {
             let Card { nic, arm, processes, .. } = &self.cards[card];
             let at_ps = self.now_ps;
             races.refresh(&Eyes { card, nic, read: &reader(&self.host, arm.as_ref(), processes), at_ps });
-            races.may_synchronise((card, thread));
+            races.begun((card, process, thread));
         }
         if let Some(weak) = &mut watch.weak {
             weak.order((card, thread), process).begin();
         }
     }
 
+    /// A thread gives something to others: the activation of a thread, the result of a call.
+    pub(crate) fn watch_gave(&mut self, card: usize, thread: u32) {
+        if let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut())
+            && let Some(&process) = self.cards[card].owners.get(&thread)
+        {
+            races.gave((card, process, thread));
+        }
+    }
+
     /// It has ended.
     pub(crate) fn watch_end(&mut self, card: usize, thread: u32) {
         self.note_end(card, thread);
+        if self.watch.as_ref().is_some_and(|watch| watch.sample.is_some()) {
+            self.stop_sampling(card, thread);
+        }
         let weak = self.watch.as_mut().and_then(|watch| watch.weak.as_mut());
         if let Some((_, order)) = weak.and_then(|weak| weak.threads.get_mut(&(card, thread))) {
             order.end();

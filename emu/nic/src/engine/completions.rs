@@ -69,7 +69,10 @@ impl Completions {
                 let target = cq.attr.target;
                 cx.log.note(cx.now_ps, || Note::Cqe(CqeNote::new(cqn, &pending.cqe, pending.error, owner)));
                 if written == Written::Event {
+                    cq.announced();
                     Self::raise(CqEvent { cqn, target }, cx);
+                } else {
+                    cq.wrote_quietly(cx.now_ps);
                 }
                 Ok(())
             }
@@ -86,6 +89,7 @@ impl Completions {
     pub(crate) fn arm(&mut self, cqn: u32, consumer_index: u32, solicited_only: bool, cx: &mut Cx<'_>) {
         let Some(cq) = self.queues.get_mut(cqn) else { return };
         if cq.arm(consumer_index, solicited_only) {
+            cq.announced();
             Self::raise(CqEvent { cqn, target: cq.attr.target }, cx);
         }
     }

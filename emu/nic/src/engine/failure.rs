@@ -1,9 +1,11 @@
 //! The error state of a queue pair: what fails completes in error, and the rest is flushed.
 
 use super::datapath::Datapath;
+use crate::access::Access;
 use crate::cqe::{self, Cqe, Side, syndrome, vendor};
 use crate::cx::Cx;
 use crate::effects::{AsyncEvent, FailureCause};
+use crate::progress::RefusedEntry;
 use crate::qp::QpState;
 use crate::queue_pair::QueuePair;
 use crate::queue_pair::send_queue::Outstanding;
@@ -21,6 +23,8 @@ impl Datapath {
 
     /// The next receive has failed: it completes in error, and the rest is flushed.
     pub(crate) fn fail_receive(&mut self, qp: &mut QueuePair, fault: WqeFault, cx: &mut Cx<'_>) {
+        let segment = self.keys.first_refused(qp.attr.pd, qp.rq.segments.iter().copied(), Access::LOCAL_WRITE);
+        cx.fx.refused.extend(RefusedEntry::new((qp.qpn, false, qp.rq.consumer), (0, 0), fault, segment));
         self.error_receive(qp, fault, cx);
         self.enter_error(qp, cx);
     }

@@ -10,6 +10,7 @@ use crate::cx::Cx;
 use crate::effects::FailureCause;
 use crate::ethernet::{HEADER_BYTES, MAX_FRAME_BYTES};
 use crate::memory::{Dma, DmaFault};
+use crate::progress::RefusedEntry;
 use crate::psn::{packets, psn_add, psn_ahead};
 use crate::qp::{Mtu, QpState};
 use crate::queue_pair::QueuePair;
@@ -118,6 +119,10 @@ impl Requester {
         };
         if let Err(fault) = fetched {
             qp.sq.fetch = position.wrapping_add(outstanding.blocks);
+            let segments = wqe.pieces.iter().filter_map(Piece::memory);
+            let segment = dp.keys.first_refused(qp.attr.pd, segments, Self::local_access(is_fetch));
+            let opcode = (control.opcode, control.modifier);
+            cx.fx.refused.extend(RefusedEntry::new((qp.qpn, true, control.index), opcode, fault, segment));
             Self::fail_in_turn(dp, qp, outstanding, fault, cx);
             return Begun::Finished;
         }
@@ -150,11 +155,7 @@ impl Requester {
         }
         outstanding.packets = packets;
         if is_fetch {
-            let memory = |piece: &Piece| match piece {
-                Piece::Memory(segment) => Some(*segment),
-                Piece::Inline { .. } => None,
-            };
-            outstanding.awaited = Awaited::Response(wqe.pieces.iter().filter_map(memory).collect());
+            outstanding.awaited = Awaited::Response(wqe.pieces.iter().filter_map(Piece::memory).collect());
             qp.sq.reads += 1;
         }
         qp.sq.sending = Some(Sending {
@@ -241,13 +242,18 @@ impl Requester {
         if is_fetch && qp.path.max_rd_atomic == 0 {
             return Err(WqeFault::operation(vendor::READ_DEPTH));
         }
-        let needed = if is_fetch { Access::LOCAL_WRITE } else { Access::empty() };
+        let needed = Self::local_access(is_fetch);
         for piece in &wqe.pieces {
             if let Piece::Memory(segment) = piece {
                 dp.keys.local(qp.attr.pd, segment.lkey, segment.addr, u64::from(segment.len), needed)?;
             }
         }
         Ok(())
+    }
+
+    /// What a WQE needs of its local keys.
+    fn local_access(is_fetch: bool) -> Access {
+        if is_fetch { Access::LOCAL_WRITE } else { Access::empty() }
     }
 
     /// Fails a WQE when all earlier ones are complete.

@@ -17,6 +17,7 @@ use crate::grh::{is_ipv4, routing_header};
 use crate::keys::{Keys, Ranges, Touched, write_ranges};
 use crate::note::Note;
 use crate::packet::{Acknowledgement, Extension, Operation, Packet};
+use crate::progress::NotReady;
 use crate::psn::{packets, psn_add, psn_ahead};
 use crate::queue_pair::QueuePair;
 use crate::queue_pair::receive_queue::{Inbound, Response};
@@ -192,6 +193,7 @@ impl Responder {
         match refusal {
             Refusal::NoReceive => {
                 qp.rq.nak_sent = true;
+                qp.rq.not_ready.get_or_insert(NotReady { naks: 0, since_ps: cx.now_ps }).naks += 1;
                 cx.log.counters.rnr_naks += 1;
                 let timer = qp.path.min_rnr_timer;
                 acknowledge(dp, qp, psn, Acknowledgement::ReceiverNotReady { timer }, cx);
@@ -375,6 +377,7 @@ fn complete_inbound(
         solicited: packet.solicited,
     });
     let qpn = qp.qpn;
+    qp.rq.not_ready = None;
     cx.log.note(cx.now_ps, || Note::Completed { qpn, packet: packet.into() });
     dp.complete_receive(qp, cqe, cx);
 }

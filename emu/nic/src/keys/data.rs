@@ -135,4 +135,16 @@ impl Keys {
         self.translate(lkey, pd, addr, len, access)
             .map_err(|fault| WqeFault { syndrome: syndrome::LOCAL_PROTECTION, vendor: fault.vendor_syndrome() })
     }
+
+    /// The first of these segments whose key refuses an access.
+    pub(crate) fn first_refused(
+        &self,
+        pd: u32,
+        segments: impl IntoIterator<Item = DataSegment>,
+        access: Access,
+    ) -> Option<DataSegment> {
+        let refuses =
+            |segment: &DataSegment| self.local(pd, segment.lkey, segment.addr, u64::from(segment.len), access).is_err();
+        segments.into_iter().find(refuses)
+    }
 }

@@ -1,9 +1,10 @@
 //! Commands for completion queues and queue pairs. They take effect at once and take no time.
 
 use super::Nic;
-use crate::cq::{Cq, CqAttr};
+use crate::cq::{Cq, CqAttr, CqProgress};
 use crate::effects::{Effects, Work};
 use crate::error::NicError;
+use crate::progress::NotReady;
 use crate::qp::{QpAttr, QpModify, QpQuery, QpState};
 use crate::queue_pair::QueuePair;
 
@@ -40,6 +41,23 @@ impl Nic {
     #[must_use]
     pub fn query_cq(&self, cqn: u32) -> Option<&CqAttr> {
         self.datapath.completions.queues.get(cqn).map(|cq| &cq.attr)
+    }
+
+    /// How far a completion queue has come, if it exists.
+    #[must_use]
+    pub fn cq_progress(&self, cqn: u32) -> Option<CqProgress> {
+        self.datapath.completions.queues.get(cqn).map(Cq::progress)
+    }
+
+    /// Numbers of the completion queues that satisfy `test`, in ascending order.
+    pub fn completion_queues(&self, test: impl Fn(&CqAttr) -> bool) -> Vec<u32> {
+        self.datapath.completions.queues.numbers(|cq| test(&cq.attr))
+    }
+
+    /// How long a queue pair has had no receive for its peer's message; `None` if it has, or none was needed.
+    #[must_use]
+    pub fn not_ready(&self, qpn: u32) -> Option<NotReady> {
+        self.qps.get(qpn)?.rq.not_ready
     }
 
     /// The UAR through which a queue pair may be rung, if it exists.

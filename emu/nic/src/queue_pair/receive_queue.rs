@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::address::Gid;
 use crate::packet::{Extension, Operation};
+use crate::progress::NotReady;
 use crate::psn::{packets, psn_add, psn_ahead};
 use crate::wqe::DataSegment;
 
@@ -112,6 +113,8 @@ pub(crate) struct ReceiveQueue {
     pub(crate) fetched: VecDeque<Fetched>,
     /// Datagrams and messages that found no receive.
     pub(crate) rnr_drops: u64,
+    /// RNR NAKs since a message last found a receive (RC).
+    pub(crate) not_ready: Option<NotReady>,
     /// Datagrams with a wrong Q_Key.
     pub(crate) qkey_drops: u64,
     /// Responses of one queue pair stay in order.

@@ -146,6 +146,12 @@ impl Builder {
                 self.mark(own, at_ps, "crash", "crash".to_owned(), Args::Text { text: cause.clone(), at_ps });
                 self.count("crashes");
             }
+            What::Diagnosis(diagnosis) => {
+                let track = if thread.is_some() { own } else { (card, FAILURES) };
+                let args = Args::Text { text: diagnosis.to_string(), at_ps };
+                self.mark(track, at_ps, "diagnosis", "diagnosis".to_owned(), args);
+                self.count("diagnoses");
+            }
             What::Failure(event) => {
                 let args = Args::Text { text: format!("{event:?}"), at_ps };
                 self.mark((card, FAILURES), at_ps, "failure", "queue failure".to_owned(), args);
