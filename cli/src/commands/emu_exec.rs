@@ -261,6 +261,7 @@ mod tests {
             pcap: None,
             gdb: None,
             gdb_wait: 60,
+            device_names: None,
             libs: None,
             command: vec![],
         };
@@ -292,6 +293,7 @@ mod tests {
             pcap,
             gdb: None,
             gdb_wait: 60,
+            device_names: None,
             libs: None,
             command: vec![],
         };

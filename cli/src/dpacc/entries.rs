@@ -150,7 +150,8 @@ mod tests {
             flexcast_marks_rpc uint64_t init(uint64_t data) { return f(data); }\n\
             void\nflexcast_marks_global\non_event(uint64_t __attribute__((unused)) arg0)\n{ }\n\
             flexcast_marks_rpc int many(int a, const char *name, unsigned char, struct x *p, enum kind k);\n\
-            flexcast_marks_rpc int many(int a, const char *name, unsigned char b, struct x *p, enum kind k) { return 0; }\n\
+            flexcast_marks_rpc int many(int a, const char *name, unsigned char b, \
+            struct x *p, enum kind k) { return 0; }\n\
             flexcast_marks_rpc uint64_t none(void) { return 0; }";
         let found = find(text).unwrap();
         let word = parameter("uint64_t", false);

@@ -224,8 +224,8 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
         let room = stack - (THREAD_BLOCK - THREAD_BACKED) - STACK_OFFSET..stack;
         if room.contains(&addr) {
             return format!(
-                "stack overflow: {} bytes below the {STACK_BYTES} that a thread's stack has; recurse less, or move large \
-                 variables to the heap (`cargo xtask verify` shows what functions need)",
+                "stack overflow: {} bytes below the {STACK_BYTES} that a thread's stack has; recurse less, or move \
+                 large variables to the heap (`cargo xtask verify` shows what functions need)",
                 stack - addr
             );
         }
@@ -257,7 +257,8 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
             tracing::warn!(
                 process = self.process,
                 thread = self.thread,
-                "a misaligned access of {len} bytes at {addr:#x}: cards carry such out, at a cost that is not published; \
+                "a misaligned access of {len} bytes at {addr:#x}: cards carry such out, at a cost that is not \
+                 published; \
                  further ones are not reported"
             );
         }

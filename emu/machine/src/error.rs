@@ -147,11 +147,12 @@ pub enum MachineError {
         why: &'static str,
     },
     /// Every execution unit has its thread.
-    #[error("all 254 execution units have a thread; destroy an event handler first")]
+    #[error("all 255 execution units have a thread; destroy an event handler first")]
     NoFreeExecutionUnit,
     /// The heap cannot hold the allocation.
     #[error(
-        "the DPA heap has no {bytes} bytes left ({allocated} of {limit} bytes are in use; an emulated one may have more: heap_mib of the machine file)"
+        "the DPA heap has no {bytes} bytes left ({allocated} of {limit} bytes are in use; an emulated one may \
+         have more: heap_mib of the machine file)"
     )]
     HeapFull {
         /// Bytes asked for.

@@ -407,7 +407,9 @@ mod tests {
         fn random_bytes_never_panic_and_never_promise_more_than_they_hold(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..1024),
             opcode in prop_oneof![Just(0x00), Just(0x08), Just(0x09), Just(0x0A), Just(0x0B), Just(0x10), Just(0x11), Just(0x12), Just(0x25), any::<u8>()],
-            transport in prop_oneof![Just(Transport::Rc), Just(Transport::Uc), Just(Transport::Ud), Just(Transport::Ethernet)],
+            transport in prop_oneof![
+                Just(Transport::Rc), Just(Transport::Uc), Just(Transport::Ud), Just(Transport::Ethernet)
+            ],
             small_inline in any::<bool>(),
         ) {
             if bytes.len() >= 8 {

@@ -256,7 +256,8 @@ impl fmt::Display for Diagnosis {
             Symptom::Overrun { cqn, depth, consumer, written } => write!(
                 f,
                 "CQ {cqn:#x} of {whose} has overrun: its {depth} entries are full after {written}, and the last \
-                 consumer index reported is {consumer}; report it by flexio_dev_dbr_cq_set_ci before as many are written"
+                 consumer index reported is {consumer}; report it by flexio_dev_dbr_cq_set_ci before as many are \
+                 written"
             ),
             Symptom::Unarmed { cqn, entries } => write!(
                 f,

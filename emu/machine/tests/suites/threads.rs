@@ -208,15 +208,15 @@ fn control_errors_name_what_is_wrong() {
     assert!(matches!(world.create_process(0, b"not an ELF"), Err(MachineError::Image(_))));
     assert!(matches!(world.card(1), Err(MachineError::NoCard { index: 1, cards: 1 })));
     assert!(matches!(
-        world.create_thread(0, process, 0, 0, 0, Some(0)),
-        Err(MachineError::ExecutionUnit { eu: 0, .. })
+        world.create_thread(0, process, 0, 0, 0, Some(255)),
+        Err(MachineError::ExecutionUnit { eu: 255, .. })
     ));
     world.create_thread(0, process, 0, 0, 0, Some(3)).unwrap();
     assert!(matches!(
         world.create_thread(0, process, 0, 0, 0, Some(3)),
         Err(MachineError::ExecutionUnit { eu: 3, why: "taken by another thread" })
     ));
-    for _ in 0..253 {
+    for _ in 0..254 {
         world.create_thread(0, process, 0, 0, 0, None).unwrap();
     }
     assert!(matches!(world.create_thread(0, process, 0, 0, 0, None), Err(MachineError::NoFreeExecutionUnit)));
