@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_told_from_rdma() {
+    fn frames_are_distinguished_from_rdma() {
         assert!(!is_roce(&udp(&[0; 100], None)));
         assert!(Packet::ethernet(vec![0; 13].into()).is_none());
         assert!(Packet::ethernet(vec![0; MAX_FRAME_BYTES + 1].into()).is_none());
