@@ -379,5 +379,5 @@ fn probes_run_on_the_emulator_and_the_report_says_so() {
     assert_eq!((&json["card"], &json["mode"]), (&"emulated".into(), &"emulated".into()));
     let rows = json["rows"].as_array().expect("rows");
     // The units of the emulated card that a process may ask for.
-    assert!(rows.iter().any(|row| row["finding"] == "0-253: 254 of them"), "{json}");
+    assert!(rows.iter().any(|row| row["finding"] == "0-254: 255 of them"), "{json}");
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use flexcast_tests::harness::skipped;
+use flexcast_tests::harness::{is_long, skipped};
 use flexcast_tests::tree::{build_tool, copied_tree};
 
 /// An sshd and what a client needs to log in.
@@ -241,6 +241,10 @@ fn a_copy_that_is_not_whole_leaves_the_old_deployment() {
 
 #[test]
 fn a_crash_record_comes_back() {
+    if !is_long() {
+        skipped("it builds an image of its own; `cargo xtask test --long` runs it");
+        return;
+    }
     let Some(server) = Server::start("", SFTP) else { return };
     let scratch = copied_tree();
     let root = scratch.path();
