@@ -208,7 +208,8 @@ mod tests {
         assert!(arguments.iter().any(|argument| *argument == shared), "{shared} among {arguments:?}");
         assert!(!shared.contains("link-arg"), "{shared}");
         let own = arguments.iter().position(|argument| argument == "--").expect("arguments of the program alone");
-        assert!(arguments[own + 1..].iter().all(|argument| argument.contains("linker/emu.ld")), "{arguments:?}");
+        let is_own = |argument: &str| argument.contains("linker/emu.ld") || argument.contains("--build-id");
+        assert!(arguments[own + 1..].iter().all(|argument| is_own(argument)), "{arguments:?}");
     }
 
     #[test]

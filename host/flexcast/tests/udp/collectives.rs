@@ -350,7 +350,7 @@ fn arguments_that_cannot_be_are_refused_with_the_buffers() {
         assert!(
             text(communicator.post(Reduce::to(2, sum).buffers(buffer(8), buffer(8)))).contains("root 2 of 2 ranks")
         );
-        assert!(text(communicator.alltoall(buffer(9), buffer(9))).contains("9 bytes, but 8 are needed"));
+        assert!(text(communicator.alltoall(buffer(9), buffer(9))).contains("9 bytes are no multiple of the 2 ranks"));
         assert!(
             text(communicator.post(ReduceScatter::new(sum).counts(&[8]).buffers(buffer(8), buffer(8))))
                 .contains("1 counts for 2")
