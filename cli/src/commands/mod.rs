@@ -40,7 +40,8 @@ use crate::service_args::ServiceCommand;
 /// # Errors
 /// It is not there.
 pub(crate) fn device_library(given: Option<&std::path::Path>) -> anyhow::Result<std::path::PathBuf> {
-    emu_exec::libraries(given, &emu_exec::places())
+    let found = emu_exec::libraries(given, &emu_exec::places());
+    found.map_err(|error| anyhow::anyhow!("{}", error.to_string().replace("--libs", "--emu-libs")))
 }
 
 /// Executes a command.

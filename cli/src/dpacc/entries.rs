@@ -54,6 +54,9 @@ const TYPE_WORDS: [&str; 12] =
 /// Words that say nothing of a type's size.
 const QUALIFIERS: [&str; 6] = ["const", "volatile", "restrict", "__restrict", "register", "__restrict__"];
 
+/// What a call does not carry.
+const FLOATS: [&str; 4] = ["float", "double", "__int128", "__uint128_t"];
+
 fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
@@ -74,10 +77,23 @@ fn inside(text: &str) -> Option<&str> {
     None
 }
 
-/// Finds the entries of a preprocessed source; one that is declared and defined counts once.
+/// A declaration without the attributes in it, which say nothing of its types.
+fn without_attributes(text: &str) -> String {
+    let mut parts = text.split("__attribute__");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let part = part.trim_start();
+        let behind = part.strip_prefix('(').and_then(|rest| Some(&rest[inside(rest)?.len() + 1..]));
+        plain.push(' ');
+        plain.push_str(behind.unwrap_or(part));
+    }
+    plain
+}
+
+/// Finds the entries that a preprocessed source defines.
 ///
 /// # Errors
-/// A marker without a function, or a parameter that a call cannot carry.
+/// A marker without a function, or a parameter or an answer that a call cannot carry.
 pub(crate) fn find(text: &str) -> anyhow::Result<Vec<Entry>> {
     let mut entries: Vec<Entry> = Vec::new();
     let mut rest = text;
@@ -86,7 +102,9 @@ pub(crate) fn find(text: &str) -> anyhow::Result<Vec<Entry>> {
         rest = &rest[at + marker.len()..];
         // What returns may stand before the marker or behind it.
         let begin = before.rfind([';', '}', '{']).map_or(0, |end| end + 1);
-        let declaration = rest.split([';', '{']).next().unwrap_or_default();
+        let end = rest.find([';', '{']).unwrap_or(rest.len());
+        let is_defined = rest[end..].starts_with('{');
+        let declaration = &without_attributes(&rest[..end]);
         let (head, parameters) = declaration.split_once('(').unwrap_or((declaration, ""));
         let name: String =
             head.trim_end().rsplit(|c: char| !c.is_ascii() || !is_word(c as u8)).next().unwrap_or("").into();
@@ -94,11 +112,14 @@ pub(crate) fn find(text: &str) -> anyhow::Result<Vec<Entry>> {
             bail!("a marker of an entry (`__dpa_rpc__` or `__dpa_global__`) has no function behind it");
         }
         let list = inside(parameters).with_context(|| format!("the parameters of {name} do not end"))?;
-        let returns = format!("{} {head}", &before[begin..]);
-        let is_void = returns.split(|c: char| !(c.is_ascii() && is_word(c as u8))).any(|word| word == "void");
-        let entry = Entry { parameters: parameters_of(&name, list)?, is_void, name };
-        if !entries.iter().any(|known| known.name == entry.name) {
-            entries.push(entry);
+        let returns = format!("{} {head}", without_attributes(&before[begin..]));
+        let mut words = returns.split(|c: char| !(c.is_ascii() && is_word(c as u8)));
+        if words.clone().any(|word| FLOATS.contains(&word)) && !returns.contains('*') {
+            bail!("{name} gives back a floating-point number: a call carries integers and pointers");
+        }
+        let is_void = words.any(|word| word == "void") && !returns.contains('*');
+        if is_defined {
+            entries.push(Entry { parameters: parameters_of(&name, list)?, is_void, name });
         }
     }
     Ok(entries)
@@ -113,8 +134,11 @@ fn parameters_of(name: &str, list: &str) -> anyhow::Result<Vec<Parameter>> {
 }
 
 fn parameter(function: &str, text: &str) -> anyhow::Result<Parameter> {
-    // Attributes say nothing of the type.
-    let text = text.split("__attribute__").next().unwrap_or_default();
+    if text.contains('(') || text.contains("...") {
+        bail!("{function} takes `{}`: a call carries integers and pointers", text.trim());
+    }
+    // An array is the address of its first element.
+    let (text, array) = text.split_once('[').map_or((text, ""), |(text, _)| (text, " *"));
     let spaced = text.replace('*', " * ");
     let mut words: Vec<&str> = spaced.split_whitespace().filter(|word| !QUALIFIERS.contains(word)).collect();
     let is_name = |word: &str| word != "*" && !TYPE_WORDS.contains(&word);
@@ -128,9 +152,11 @@ fn parameter(function: &str, text: &str) -> anyhow::Result<Parameter> {
     if named {
         words.pop();
     }
-    let ty = words.join(" ");
+    let ty = words.join(" ") + array;
     let is_pointer = ty.ends_with('*');
-    if !is_pointer && (ty.starts_with("struct") || ty.starts_with("union") || ["float", "double"].contains(&&*ty)) {
+    if !is_pointer
+        && (ty.starts_with("struct") || ty.starts_with("union") || words.iter().any(|word| FLOATS.contains(word)))
+    {
         bail!("{function} takes `{}`: a call carries integers and pointers", text.trim());
     }
     Ok(Parameter { is_int: INTS.contains(&&*ty) || ty.starts_with("enum"), ty })
@@ -152,7 +178,9 @@ mod tests {
             flexcast_marks_rpc int many(int a, const char *name, unsigned char, struct x *p, enum kind k);\n\
             flexcast_marks_rpc int many(int a, const char *name, unsigned char b, \
             struct x *p, enum kind k) { return 0; }\n\
-            flexcast_marks_rpc uint64_t none(void) { return 0; }";
+            flexcast_marks_rpc __attribute__((noinline)) uint64_t none(void) { return 0; }\n\
+            flexcast_marks_rpc void *pointer(int a[4]) { return a; }\n\
+            flexcast_marks_rpc uint64_t elsewhere(uint64_t a);";
         let found = find(text).unwrap();
         let word = parameter("uint64_t", false);
         assert_eq!(
@@ -172,6 +200,7 @@ mod tests {
                     ],
                 },
                 Entry { name: "none".into(), is_void: false, parameters: vec![] },
+                Entry { name: "pointer".into(), is_void: false, parameters: vec![parameter("int *", false)] },
             ]
         );
     }
@@ -179,8 +208,11 @@ mod tests {
     #[test]
     fn what_a_call_cannot_carry_is_named() {
         for (text, named) in [
-            ("flexcast_marks_rpc int f(struct x y);", "f takes `struct x y`"),
-            ("flexcast_marks_rpc int f(double y);", "f takes `double y`"),
+            ("flexcast_marks_rpc int f(struct x y) {", "f takes `struct x y`"),
+            ("flexcast_marks_rpc int f(long double y) {", "f takes `long double y`"),
+            ("flexcast_marks_rpc int f(int (*g)(int)) {", "f takes `int (*g)(int)`"),
+            ("flexcast_marks_rpc int f(int a, ...) {", "f takes `...`"),
+            ("flexcast_marks_rpc double f(int a) {", "f gives back a floating-point number"),
             ("flexcast_marks_rpc int x;", "no function behind it"),
             ("flexcast_marks_rpc int f(int a", "do not end"),
         ] {

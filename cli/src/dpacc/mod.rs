@@ -50,7 +50,7 @@ Options (with one dash or two; a value behind = or as the next argument):
   --version, --help
 
 -flto, -mcpu=... and -ldpa are taken and have no meaning here. The RISC-V compiler is riscv64-unknown-elf-gcc or
-clang (Debian: gcc-riscv64-unknown-elf, clang lld), or the one that FLEXCAST_DEVICE_CC names. The host's side is
+clang 17 or later (Debian: gcc-riscv64-unknown-elf, clang lld), or the one that FLEXCAST_DEVICE_CC names. The host's side is
 compiled against the SDK's headers and started by `flexcast emu exec PROGRAM`.
 ";
 
@@ -101,6 +101,12 @@ fn build(options: &Options) -> anyhow::Result<()> {
     if sources.is_empty() {
         bail!("no source: give the C files of the DPA's side");
     }
+    if sources
+        .iter()
+        .any(|source| source.canonicalize().ok().is_some_and(|one| output.canonicalize().ok() == Some(one)))
+    {
+        bail!("-o is {}, which is a source: name the archive", output.display());
+    }
     for ignored in &options.ignored {
         note!("{ignored} has no meaning for the emulated card");
     }
@@ -144,7 +150,7 @@ impl Device<'_> {
         };
         command.args(self.options.device_options.iter().filter(foreign)).args(TARGET);
         for folder in ["libflexio-dev", ""] {
-            command.arg("-I").arg(self.headers.join("include").join(folder));
+            command.arg("-isystem").arg(self.headers.join("include").join(folder));
         }
         command
     }
@@ -162,6 +168,14 @@ impl Device<'_> {
             std::fs::write(&unit, stubs::device(&source, &found))?;
             units.push(unit);
             all.extend(found);
+        }
+        let mut names: Vec<&str> = all.iter().map(|entry: &entries::Entry| &*entry.name).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            bail!("{} is an entry of two sources: the host calls entries by name, so give each its own", twice[0]);
+        }
+        if let Some(name) = self.options.app_name.as_deref().filter(|name| names.contains(name)) {
+            bail!("{name} is an entry and the application: give --app-name another name");
         }
         if all.is_empty() {
             bail!("no entry: no function of the sources is marked `__dpa_rpc__` or `__dpa_global__`");

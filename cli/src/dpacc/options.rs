@@ -41,9 +41,9 @@ fn list(value: &str) -> impl Iterator<Item = String> + '_ {
 }
 
 /// Options without a value that nothing follows from.
-const IGNORED_FLAGS: [&str; 6] = ["flto", "disable-asm-checks", "verbose", "keep-dir", "no-fatbin", "fuse-ld"];
+const IGNORED_FLAGS: [&str; 4] = ["flto", "disable-asm-checks", "verbose", "no-fatbin"];
 /// The same with a value.
-const IGNORED_VALUES: [&str; 3] = ["mcpu", "ldpa", "devicelink-options"];
+const IGNORED_VALUES: [&str; 3] = ["mcpu", "keep-dir", "devicelink-options"];
 
 impl Options {
     /// Reads arguments.
@@ -78,6 +78,7 @@ impl Options {
                     let letter = if name == "include-path" { "I" } else { name };
                     options.device_options.push(format!("-{letter}{}", next()?));
                 }
+                "l" | "L" => options.device_libraries.push(format!("-{name}{}", next()?)),
                 "keepflexio" | "keep" => options.keep = true,
                 "sdk" => options.sdk = Some(next()?.into()),
                 "emu-libs" => options.libraries = Some(next()?.into()),

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
 /// The linker script of programs in C.
 const SCRIPT: &str = include_str!("../../../linker/emu-c.ld");
@@ -49,12 +49,18 @@ pub(super) fn write(folder: &Path, libraries: &Path) -> anyhow::Result<()> {
     let folder = std::path::absolute(folder)?;
     let lib = folder.join("lib");
     std::fs::create_dir_all(&lib)?;
+    if lib.canonicalize().ok() == libraries.canonicalize().ok() {
+        bail!("{} has the libraries that would be copied: write the SDK into another folder", folder.display());
+    }
     for entry in std::fs::read_dir(libraries).with_context(|| format!("reading {}", libraries.display()))? {
         let path = entry?.path();
         let to = lib.join(path.file_name().unwrap_or_default());
-        // Where a link points, the name of the SDK's is enough for its users.
+        // Where a link points, the name of the SDK's is enough for its users. Programs that run keep the old file.
         if path.is_file() {
-            std::fs::copy(&path, &to).with_context(|| format!("writing {}", to.display()))?;
+            let new = to.with_extension("new");
+            let context = || format!("writing {}", to.display());
+            std::fs::copy(&path, &new).with_context(context)?;
+            std::fs::rename(&new, &to).with_context(context)?;
         }
     }
     for (name, libs) in [("libflexio", "-lflexio"), ("doca-common", "-ldoca_common")] {
@@ -68,8 +74,8 @@ pub(super) fn write(folder: &Path, libraries: &Path) -> anyhow::Result<()> {
     }
     let driver = folder.join("bin/dpacc");
     let own = std::env::current_exe().context("the path of this program is not known")?;
-    let own = own.display().to_string().replace('\'', "'\\''");
-    let text = format!("#!/bin/sh\nexec '{own}' dpacc --emu-libs '{}' \"$@\"\n", lib.display());
+    let quoted = |path: &Path| path.display().to_string().replace('\'', "'\\''");
+    let text = format!("#!/bin/sh\nexec '{}' dpacc --emu-libs '{}' \"$@\"\n", quoted(&own), quoted(&lib));
     put(&driver, &text)?;
     std::fs::set_permissions(&driver, std::fs::Permissions::from_mode(0o755))?;
     Ok(())

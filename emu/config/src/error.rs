@@ -58,7 +58,7 @@ pub enum ConfigError {
         source: FaultError,
     },
     /// A generator that cannot be.
-    #[error("generator: {0}")]
+    #[error("generator or reflector: {0}")]
     Generator(String),
     /// A heap that cannot be.
     #[error("heap_mib is {mib}: 1 to {MOST_HEAP_MIB} are possible")]

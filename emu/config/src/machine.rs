@@ -261,6 +261,9 @@ impl Machine {
         if self.stations() + u32::from(self.bridge.is_some()) > 1 && self.has_station() {
             return Err(ConfigError::Ends);
         }
+        if self.has_station() && self.network.is_some() {
+            return Err(ConfigError::Generator("it is at the free end of a cable: leave [network] out".to_owned()));
+        }
         let follows_the_clock = self.follows_the_clock();
         if let Some(command_ps @ 1..) = self.command_ps.filter(|_| follows_the_clock) {
             return Err(ConfigError::CommandTime { command_ps });

@@ -134,7 +134,7 @@ impl ReflectorTable {
     pub(crate) fn check(&self) -> Result<(), String> {
         const SECOND_NS: u64 = 1_000_000_000;
         if self.delay_ns > SECOND_NS {
-            return Err(format!("reflector: delay_ns is {}: 0 to {SECOND_NS}", self.delay_ns));
+            return Err(format!("delay_ns is {}: 0 to {SECOND_NS}", self.delay_ns));
         }
         Ok(())
     }

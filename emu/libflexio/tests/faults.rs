@@ -39,7 +39,7 @@ fn a_faulting_call_kills_the_process_and_leaves_a_crash_record() {
     for (name, code, cause) in [
         ("illegal", vec![addi(A3, 0, 77), ILLEGAL], "illegal instruction"),
         ("null", vec![addi(A3, 0, 77), ld(A0, 0, 8)], "no memory at this address"),
-        ("misaligned", vec![addi(A3, 0, 77), ld(A0, TP, 1)], "misaligned"),
+        ("misaligned", vec![addi(A3, 0, 77), ld(A0, 0, 9)], "misaligned"),
         ("window", vec![addi(A3, 0, 77), addi(A2, 0, -1), slli(A2, A2, 63), ld(A0, A2, 16)], "no memory key"),
         ("rtos", vec![addi(A3, 0, 77), addi(A7, 0, 99), ECALL], "unknown RTOS call 99"),
     ] {

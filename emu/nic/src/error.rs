@@ -68,7 +68,7 @@ pub enum NicError {
         rule: u32,
     },
     /// Out of tables and rules.
-    #[error("{limit} flow tables and rules have been made: numbers are never reused, so make a new card")]
+    #[error("all {limit} flow tables and rules are in use: destroy some")]
     TooManyFlows {
         /// The limit.
         limit: u32,

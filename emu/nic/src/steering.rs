@@ -60,7 +60,7 @@ struct Rule {
 
 /// Most tables that a frame passes: more is a circle.
 const MOST_TABLES: usize = 64;
-/// Most tables, and most rules, of a card.
+/// Most tables and rules of a card together.
 const LIMIT: u32 = 1 << 20;
 
 /// The card's flow tables.
@@ -68,6 +68,8 @@ const LIMIT: u32 = 1 << 20;
 pub(crate) struct Steering {
     /// Rules by table and priority.
     tables: BTreeMap<u32, BTreeMap<u16, Vec<Rule>>>,
+    /// Tables and rules that there are.
+    live: u32,
     next: u32,
 }
 
@@ -78,9 +80,10 @@ impl Steering {
     }
 
     fn number(&mut self) -> Result<u32, NicError> {
-        if self.next >= LIMIT {
+        if self.live >= LIMIT || self.next == u32::MAX - 2 {
             return Err(NicError::TooManyFlows { limit: LIMIT });
         }
+        self.live += 1;
         self.next += 1;
         // Behind the roots.
         Ok(self.next + FlowDirection::Transmit as u32)
@@ -104,6 +107,7 @@ impl Steering {
             return Err(NicError::FlowTableInUse { table, users });
         }
         self.tables.remove(&table);
+        self.live -= 1;
         Ok(())
     }
 
@@ -138,6 +142,7 @@ impl Steering {
         for rules in self.tables.values_mut().flat_map(BTreeMap::values_mut) {
             if let Some(at) = rules.iter().position(|rule| rule.number == number) {
                 rules.remove(at);
+                self.live -= 1;
                 return Ok(());
             }
         }

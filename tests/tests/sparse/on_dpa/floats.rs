@@ -157,10 +157,7 @@ fn a_number_beyond_the_bound_fails_the_operation_on_all_ranks() {
                 assert!(matches!(&failed.error, Error::Contribution { rank: 1, source, .. } if place(source)));
                 assert_mentions(&failed.error, &["rank 1", shown, "place 2777", "at most 3", "raise the bound"]);
             } else {
-                assert_mentions(
-                    &failed.error,
-                    &["rank 1 contributed a number", "sparse.fixed_point", "raise the bound"],
-                );
+                assert_mentions(&failed.error, &["rank 1 contributed a number", "fixed-point sums", "raise the bound"]);
             }
         }
     }
