@@ -86,7 +86,7 @@ static void null_handles(void)
 static void unsupported(struct flexio_app *app, struct flexio_process *process, struct ibv_context *context)
 {
 	struct flexio_wq_attr wq_attr = { .log_wq_depth = 4 };
-	struct flexio_cmdq_attr cmdq_attr = { .workers = 1, .batch_size = 1 };
+	struct flexio_cmdq_attr cmdq_attr = { .workers = 0, .batch_size = 1 };
 	struct flexio_process_attr pcc = { .en_pcc = 1 };
 	struct flexio_event_handler_attr group = { .affinity = { FLEXIO_AFFINITY_GROUP, 1 } };
 	struct flexio_qp_attr datagram = { .transport_type = FLEXIO_QPC_ST_UD };

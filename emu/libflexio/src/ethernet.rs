@@ -150,9 +150,6 @@ pub(crate) unsafe extern "C" fn flexio_rq_set_err_state(rq: *mut flexio_rq) -> f
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn flexio_rq_destroy(flexio_rq: *mut flexio_rq) -> flexio_status {
     status("flexio_rq_destroy", || {
-        if flexio_rq.is_null() {
-            return Ok(());
-        }
         let rq = handle::get::<Rq>(flexio_rq)?;
         rq.tir.check_unused()?;
         world(|world| Ok::<_, Failure>(world.card(rq.process.card)?.nic.destroy_qp(rq.number)?))?;
@@ -199,9 +196,6 @@ pub(crate) unsafe extern "C" fn flexio_sq_create(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn flexio_sq_destroy(flexio_sq: *mut flexio_sq) -> flexio_status {
     status("flexio_sq_destroy", || {
-        if flexio_sq.is_null() {
-            return Ok(());
-        }
         let sq = handle::get::<Sq>(flexio_sq)?;
         world(|world| Ok::<_, Failure>(world.card(sq.process.card)?.nic.destroy_qp(sq.number)?))?;
         handle::retire::<Sq>(flexio_sq)?;

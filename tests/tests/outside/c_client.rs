@@ -137,8 +137,8 @@ fn what_is_wrong_or_absent_is_refused_with_a_reason() {
     };
     for reason in [
         "flexio_process_call: 0x0 is not a live process",
-        "flexio_rq_create: raw Ethernet work queues are not emulated",
-        "flexio_cmdq_create: the command queue is not emulated",
+        "flexio_rq_create: wq_ring_qmem: 256 bytes at 0x0 are not memory of the process",
+        "flexio_cmdq_create: workers is 0",
         "flexio_coredump_create: `no/such/folder/core.001.core` cannot be written",
         "flexio_process_error_handler_set: error handlers on the device are not emulated",
         "flexio_process_create: programmable congestion control is not emulated",
