@@ -50,8 +50,8 @@ Options (with one dash or two; a value behind = or as the next argument):
   --version, --help
 
 -flto, -mcpu=... and -ldpa are taken and have no meaning here. The RISC-V compiler is riscv64-unknown-elf-gcc or
-clang 17 or later (Debian: gcc-riscv64-unknown-elf, clang lld), or the one that FLEXCAST_DEVICE_CC names. The host's side is
-compiled against the SDK's headers and started by `flexcast emu exec PROGRAM`.
+clang 17 or later (Debian: gcc-riscv64-unknown-elf, clang lld), or the one that FLEXCAST_DEVICE_CC names. The host's
+side is compiled against the SDK's headers and started by `flexcast emu exec PROGRAM`.
 ";
 
 /// Runs the driver.

@@ -62,13 +62,17 @@ pub(super) fn host(app: &str, image: &Path, entries: &[Entry]) -> String {
     }
     let _ = write!(
         text,
-        "\nstatic void flexcast_must(flexio_status status, const char *what)\n{{\n\tif (status != FLEXIO_STATUS_SUCCESS) {{\n\
+        "\nstatic void flexcast_must(flexio_status status, const char *what)\n{{\n\
+         \tif (status != FLEXIO_STATUS_SUCCESS) {{\n\
          \t\tfprintf(stderr, \"application {app}: %s failed\\n\", what);\n\t\texit(EXIT_FAILURE);\n\t}}\n}}\n\n\
          __attribute__((constructor)) static void {app}__create(void)\n{{\n\
-         \tstatic char name[] = \"{app}\", unsigned_[] \
-         = \"\";\n\tstruct flexio_app_attr attr = {{ 0 }};\n\n\tattr.app_name = \
-         name;\n\tattr.app_ptr = (void *){app}__elf;\n\tattr.app_bsize = (size_t)({app}__elf_end - {app}__elf);\n\
-         \tattr.app_sig_sec_name = unsigned_;\n\tflexcast_must(flexio_app_create(&attr, &{app}), \"flexio_app_create\");\n"
+         \tstatic char name[] = \"{app}\", unsigned_[] = \"\";\n\
+         \tstruct flexio_app_attr attr = {{ 0 }};\n\n\
+         \tattr.app_name = name;\n\
+         \tattr.app_ptr = (void *){app}__elf;\n\
+         \tattr.app_bsize = (size_t)({app}__elf_end - {app}__elf);\n\
+         \tattr.app_sig_sec_name = unsigned_;\n\
+         \tflexcast_must(flexio_app_create(&attr, &{app}), \"flexio_app_create\");\n"
     );
     for Entry { name, parameters, .. } in entries {
         let (unpack, bytes) = (unpack(name), 8 * parameters.len().max(1));
