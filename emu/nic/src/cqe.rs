@@ -89,7 +89,7 @@ pub mod vendor {
     pub const QPN: u8 = 0xEA;
     /// The address vector is compact, or names a source that the card does not have.
     pub const ADDRESS: u8 = 0xEB;
-    /// More bytes than a message or datagram may have.
+    /// More bytes than a message or datagram may have, fewer than an atomic operation has, or no length of a frame.
     pub const LENGTH: u8 = 0xEC;
     /// A read or atomic request, but the queue pair may have none outstanding.
     pub const READ_DEPTH: u8 = 0xED;

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use emu_nic::{RefusedEntry, vendor, wqe_opcode};
+use emu_nic::{MAX_FRAME_BYTES, RefusedEntry, vendor, wqe_opcode};
 
 use crate::dpa::statistics::thread_in_words as named;
 use crate::time::{PS_PER_S, PS_PER_US};
@@ -201,7 +201,10 @@ fn refusal(entry: &RefusedEntry) -> String {
         vendor::SIZE => "its size does not fit its segments, or it ends behind the producer index".to_owned(),
         vendor::QPN => "its control segment names another queue pair".to_owned(),
         vendor::ADDRESS => "its address vector names a source that the card does not have".to_owned(),
-        vendor::LENGTH => "it is longer than a message may be".to_owned(),
+        vendor::LENGTH => format!(
+            "its length does not fit its kind: a message has 1 GiB at most, a datagram one MTU, an atomic operation \
+             8 bytes at least, and a raw Ethernet frame 14 to {MAX_FRAME_BYTES} bytes with what the card adds to it"
+        ),
         vendor::RECEIVE_LENGTH => "the message is longer than the receive; post longer ones".to_owned(),
         vendor::READ_DEPTH => "the queue pair may have no read outstanding; set max_rd_atomic".to_owned(),
         vendor::UMR => "it is a UMR of a kind that is not emulated".to_owned(),
