@@ -73,7 +73,7 @@ fn run(program: &Path, machine: &str, arguments: &[&str]) -> (bool, String) {
     execute(command.args(arguments))
 }
 
-/// Both generations of the device interface; frames with and without a VLAN tag, IPv4 and IPv6; ten more go elsewhere.
+/// Both generations of the device interface; frames without a VLAN tag by IPv4, and with one by IPv6.
 #[test]
 fn a_reflector_of_each_generation_sends_every_frame_back() {
     for (variant, options, traffic, noticed) in [

@@ -498,8 +498,11 @@ def bootstraps(rank: int, size: int) -> int:
                 raise AssertionError("a communicator over a store that fails")
             checks.refused(flexcast.ConfigurationError, "no_such", flexcast.Communicator, comm._bootstrap, endpoint, config={"no_such": 1})
             # DPAs alone add fixed-point numbers, and none that is endless.
-            for bound, kind, told in ((1.5, flexcast.ArgumentError, "sparse.aggregation be dpa"), ("inf", flexcast.ConfigurationError, "a number from 1.2e-38")):
-                checks.refused(kind, told, flexcast.Communicator, comm._bootstrap, endpoint, config={"sparse.fixed_point": bound})
+            for bound, kind, said in (
+                (1.5, flexcast.ArgumentError, "sparse.aggregation be dpa"),
+                ("inf", flexcast.ConfigurationError, "a number from 1.2e-38"),
+            ):
+                checks.refused(kind, said, flexcast.Communicator, comm._bootstrap, endpoint, config={"sparse.fixed_point": bound})
     return checks.count
 
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use emu_machine::time::PS_PER_NS;
 use emu_machine::{Driver, Wiring, World};
 
 use crate::driver_thread::{self, Plan};
@@ -9,7 +10,6 @@ use crate::flush::Flush;
 use crate::limits::IDLE;
 use crate::wire::{Wire, WireCounters};
 
-const PS_PER_NS: u64 = 1_000;
 /// Virtual time between two polls of the socket: a reply should not wait longer, and a poll costs about a microsecond.
 const SLICE_PS: u64 = 20_000_000;
 /// Steps of the machine between two polls.

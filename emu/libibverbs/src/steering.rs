@@ -1,8 +1,8 @@
 //! Steering of Ethernet frames, as `mlx5dv_dr_*` of mlx5 direct verbs makes it: domains, tables, matchers, rules.
 //!
-//! What programs on the DPA use is here: matches of the outer headers, and rules that lead to a receive queue's TIR, to
-//! a table, to the port or nowhere. Domains of both kinds that send (`NIC_TX`, `FDB`) steer what send queues send; a
-//! frame that none of their rules takes leaves by the port.
+//! Matchers compare fields of the outer headers. A rule sends its frames to the TIR of a receive queue, to another
+//! table or to the port, or drops them. Transmit domains (`NIC_TX`, `FDB`) steer the frames of send queues; a frame
+//! that matches no rule leaves by the port.
 
 use core::ffi::c_int;
 use std::sync::Arc;

@@ -6,7 +6,9 @@
 /// The DPA core clock (BlueField-3: 1.8 GHz).
 pub const DPA_CLOCK_HZ: u64 = 1_800_000_000;
 
-/// Picoseconds per millisecond, microsecond and second, for readable bounds.
+/// Picoseconds per nanosecond.
+pub const PS_PER_NS: u64 = 1_000;
+/// Picoseconds per microsecond.
 pub const PS_PER_US: u64 = 1_000_000;
 /// Picoseconds per second.
 pub const PS_PER_S: u64 = 1_000_000_000_000;

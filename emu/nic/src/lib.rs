@@ -63,7 +63,9 @@ pub use keys::alias::{AliasAttr, Token};
 pub use memory::{Dma, DmaFault, QueueMemory, Space};
 pub use nic::{Nic, NicConfig, PUSHED_BYTES};
 pub use note::{CqeNote, Note, PacketNote};
-pub use packet::{Acknowledgement, DEFAULT_PKEY, Extension, Network, Operation, Packet};
+pub use packet::{
+    Acknowledgement, DEFAULT_PKEY, Extension, FCS_BYTES, Network, Operation, PREAMBLE_AND_GAP_BYTES, Packet,
+};
 pub use progress::{NotReady, RefusedEntry};
 pub use qp::{MAX_RD_ATOMIC, Mtu, QpAttr, QpModify, QpPath, QpQuery, QpState};
 pub use steering::{FlowAction, FlowDirection, FlowMatch};

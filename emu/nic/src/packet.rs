@@ -225,11 +225,11 @@ pub struct Packet {
 }
 
 /// Ethernet preamble, start delimiter and gap: on the wire, but in no byte counter.
-const PREAMBLE_AND_GAP_BYTES: u64 = 20;
+pub const PREAMBLE_AND_GAP_BYTES: u64 = 20;
 /// Ethernet header and frame check sequence.
 const ETHERNET_BYTES: u64 = 18;
-/// Of these, the frame check sequence.
-const FCS_BYTES: u64 = 4;
+/// Ethernet frame check sequence: counted in a frame, but not part of the bytes that a queue sends or receives.
+pub const FCS_BYTES: u64 = 4;
 /// Shortest Ethernet frame with them; shorter ones are padded.
 const MIN_FRAME_BYTES: u64 = 64;
 const IPV4_BYTES: u64 = 20;

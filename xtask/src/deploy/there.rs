@@ -1,7 +1,7 @@
 //! A deployment on another computer: a folder that holds command, library and image, put in place as a whole.
 //!
-//! What is copied goes to a folder of its own, is compared with a list of digests there, and becomes the deployment
-//! when the link `current` is replaced, which is one rename. So a copy that is not whole never counts.
+//! Each deployment has a folder of its own. Its files are compared with a list of digests on the other computer. Then
+//! one rename replaces the link `current`, so an incomplete copy never becomes the deployment.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use emu_machine::time::PS_PER_NS;
+
 use super::Remote;
 
-const PS_PER_NS: u64 = 1_000;
 /// The other process is asked for something that changes by itself this often at most.
 const ASK: Duration = Duration::from_millis(1);
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use emu_config::{ConfigError, GeneratorTable};
 use emu_machine::Station;
-use emu_machine::nic::Packet;
+use emu_machine::nic::{FCS_BYTES, PREAMBLE_AND_GAP_BYTES, Packet};
+use emu_machine::time::PS_PER_US;
 use etherparse::PacketBuilder;
 use serde::Serialize;
 
@@ -19,10 +20,6 @@ const MARK: [u8; 8] = *b"flexcast";
 const NUMBER_BYTES: usize = 8;
 /// Hop limit of the datagrams.
 const HOPS: u8 = 64;
-/// Frame check sequence: not part of what is handed to the wire.
-const FCS_BYTES: usize = 4;
-const WIRE_EXTRA_BYTES: u64 = 20;
-const PS_PER_US: u64 = 1_000_000;
 
 /// What a generator has seen. Times are virtual.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -70,7 +67,7 @@ pub(crate) struct Generator {
 impl Generator {
     pub(crate) fn new(table: &GeneratorTable, destination: [u8; 6]) -> Result<Self, BridgeError> {
         let [source, destination] = table.addresses(destination).map_err(ConfigError::Generator)?;
-        let wire_bits = (u64::from(table.frame_bytes) + WIRE_EXTRA_BYTES) * 8;
+        let wire_bits = (u64::from(table.frame_bytes) + PREAMBLE_AND_GAP_BYTES) * 8;
         // A bit takes 1000 ps at 1 Gbit/s.
         let interval_ps = table.gbit_per_s.map_or(0, |rate| (wire_bits as f64 * 1000.0 / rate).round() as u64);
         let window = table.gbit_per_s.is_none().then(|| table.in_flight.unwrap_or(1));
@@ -146,7 +143,7 @@ fn sentence(report: &GeneratorReport) -> String {
 
 /// The frame without its number.
 fn template(table: &GeneratorTable, source: [u8; 6], destination: [u8; 6]) -> Vec<u8> {
-    let mut frame = vec![0; table.frame_bytes as usize - FCS_BYTES];
+    let mut frame = vec![0; table.frame_bytes as usize - FCS_BYTES as usize];
     let [from, to] = table.ports;
     let ethernet = PacketBuilder::ethernet2(source, destination);
     // Headers alone: the length of the payload follows from the frame's.

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use emu_config::ReflectorTable;
 use emu_machine::Station;
 use emu_machine::nic::{Packet, Transport};
-
-const PS_PER_NS: u64 = 1000;
+use emu_machine::time::PS_PER_NS;
 
 /// The reflector.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Accesses of two threads to memory that nothing orders.
 //!
-//! Which access comes before which is known by vector clocks: each thread counts its own synchronisations and knows up
-//! to which count of each other thread it has seen. Two accesses of different threads to the same byte, one of them a
+//! Vector clocks record the order: each thread counts its own synchronisations, and keeps the latest count that it has
+//! seen of each other thread. Two accesses of different threads to the same byte, one of them a
 //! store, race unless one was seen by the thread of the other. A thread learns of others
 //!
 //! - by an atomic that acquires (or a fence behind one that does not) from atomics of the word that release (or follow
