@@ -38,7 +38,7 @@ fn succeeds(command: &mut Command) -> String {
 }
 
 /// Builds `tests/c/dpa/NAME_*.c`; `None` without compilers.
-fn build(name: &str, variant: &str, device_options: &str) -> Option<PathBuf> {
+fn build(name: &str, variant: &str, device_options: &str, host_options: &[&str]) -> Option<PathBuf> {
     let both = [HOST_COMPILER, DEVICE_COMPILER].into_iter().all(|(program, package)| installed(program, package));
     if !both {
         return None;
@@ -57,7 +57,11 @@ fn build(name: &str, variant: &str, device_options: &str) -> Option<PathBuf> {
     assert!(driver.status.success(), "{}", String::from_utf8_lossy(&driver.stderr));
     let program = folder.join(name);
     let mut compile = Command::new(HOST_COMPILER.0);
-    compile.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"]).arg(sdk.join("include"));
+    compile
+        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"])
+        .args(host_options)
+        .arg("-I")
+        .arg(sdk.join("include"));
     compile.arg("-I").arg(workspace_root().join("host/verbs-sys/include"));
     compile.arg(sources.join(format!("{name}_host.c"))).arg(&archive).arg("-o").arg(&program);
     succeeds(compile.arg("-L").arg(sdk.join("lib")).args(["-lflexio", "-libverbs", "-lmlx5"]));
@@ -73,19 +77,26 @@ fn run(program: &Path, machine: &str, arguments: &[&str]) -> (bool, String) {
     execute(command.args(arguments))
 }
 
-/// Both generations of the device interface; frames without a VLAN tag by IPv4, and with one by IPv6.
+/// Two generations of the interface of each side; frames without a VLAN tag by IPv4, and with one by IPv6.
 #[test]
 fn a_reflector_of_each_generation_sends_every_frame_back() {
-    for (variant, options, traffic, noticed) in [
-        ("", "", "frame_bytes = 64", "40 frames: 0 with a VLAN tag, 0 with a wrong checksum"),
+    for (variant, device, host, traffic, noticed) in [
+        (
+            "",
+            "",
+            ["-DRELEASE_26_4"].as_slice(),
+            "frame_bytes = 64",
+            "40 frames: 0 with a VLAN tag, 0 with a wrong checksum",
+        ),
         (
             "_context_first",
             ",-DCONTEXT_FIRST",
+            &[],
             "frame_bytes = 1518\nvlan = 7\nips = [\"2001:db8::1\", \"2001:db8::2\"]",
             "40 frames: 40 with a VLAN tag, 0 with a wrong checksum",
         ),
     ] {
-        let Some(program) = build("reflector", variant, options) else { return };
+        let Some(program) = build("reflector", variant, device, host) else { return };
         let report = program.with_extension("json");
         let machine = format!(
             "[generator]\nframes = 40\nin_flight = 4\n{traffic}\nmacs = [\"02:00:00:00:00:01\", \

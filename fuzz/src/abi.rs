@@ -27,6 +27,14 @@ const WATCHDOG_PS: u64 = 20_000_000;
 /// follows it.
 #[macro_export]
 macro_rules! call {
+    // Of the functions that a library of another release may lack.
+    ($table:expr, others $name:ident($($argument:expr),* $(,)?)) => {{
+        struct Table<F> {
+            $name: F,
+        }
+        let table = Table { $name: $table.$name.expect("the emulator has all functions") };
+        $crate::call!(table, $name($($argument),*))
+    }};
     ($table:expr, $name:ident($($argument:expr),* $(,)?)) => {{
         let function = $table.$name;
         #[allow(unsafe_code, clippy::macro_metavars_in_unsafe, reason = "the interfaces are C's; arguments are plain \

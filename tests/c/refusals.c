@@ -90,10 +90,13 @@ static void unsupported(struct flexio_app *app, struct flexio_process *process, 
 	struct flexio_process_attr pcc = { .en_pcc = 1 };
 	struct flexio_event_handler_attr group = { .affinity = { FLEXIO_AFFINITY_GROUP, 1 } };
 	struct flexio_qp_attr datagram = { .transport_type = FLEXIO_QPC_ST_UD };
+	struct flexio_app_select_attr nameless = { 0 };
 	struct flexio_event_handler *handler = NULL;
 	struct flexio_process *other = NULL;
+	struct flexio_app *found = NULL;
 	struct flexio_cmdq *cmdq = NULL;
 	struct flexio_rmp *rmp = NULL;
+	struct flexio_resource *resource = NULL;
 	struct flexio_uar *uar = NULL;
 	struct flexio_rq *rq = NULL;
 	struct flexio_sq *sq = NULL;
@@ -114,6 +117,12 @@ static void unsupported(struct flexio_app *app, struct flexio_process *process, 
 	REFUSED(flexio_coredump_create(process, "no/such/folder/core"));
 	REFUSED(flexio_process_error_handler_set(process, group.host_stub_func));
 	REFUSED(flexio_uar_extend(flexio_process_get_uar(process), context, &uar));
+	REFUSED(flexio_resources_create("app", NULL, 0, &resource));
+	REFUSED(flexio_resources_destroy(resource));
+	CHECK(!flexio_resources_get_eugs_num(resource) && !flexio_resources_get_eus_num(resource));
+	CHECK(!flexio_resources_get_eus(resource));
+	REFUSED(flexio_version_set(FLEXIO_VER(24, 4, 0)));
+	REFUSED(flexio_app_get(&nameless, &found));
 	REFUSED(flexio_process_create(context, app, &pcc, &other));
 	REFUSED(flexio_event_handler_create(process, &group, &handler));
 	REFUSED(flexio_qp_create(process, NULL, &datagram, &qp));

@@ -1,4 +1,6 @@
-use std::path::PathBuf;
+mod differences;
+
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -10,6 +12,10 @@ pub(crate) struct Bindgen {
     /// Only compare; fail where the committed bindings differ.
     #[arg(long)]
     check: bool,
+    /// Print how the headers of an installed FlexIO SDK differ from ours, and change nothing. The folder is that which
+    /// holds `include/libflexio`, such as /opt/mellanox/flexio.
+    #[arg(long, value_name = "DIR", conflicts_with = "check")]
+    sdk: Option<PathBuf>,
 }
 
 /// Crates with a feature `generate` whose build script writes bindings.rs to its OUT_DIR.
@@ -17,10 +23,13 @@ const CRATES: [&str; 3] = ["flexio-sys", "verbs-sys", "doca-sys"];
 
 impl Bindgen {
     pub(crate) fn run(&self) -> Result<()> {
+        if let Some(sdk) = &self.sdk {
+            return compare(sdk);
+        }
         let mut different = Vec::new();
         for name in CRATES {
             status::say("Generating", name);
-            let generated = generate(name)?;
+            let generated = generate(name, "generate", None)?;
             let committed = workspace::root().join("host").join(name).join("src/bindings.rs");
             let new =
                 std::fs::read_to_string(&generated).with_context(|| format!("reading {}", generated.display()))?;
@@ -42,20 +51,45 @@ impl Bindgen {
     }
 }
 
-/// Builds the crate with its feature and finds what its build script wrote.
-fn generate(name: &str) -> Result<PathBuf> {
+/// Prints how the structures and constants of an installed SDK differ from the committed ones.
+fn compare(sdk: &Path) -> Result<()> {
+    let include = sdk.join("include");
+    let header = include.join("libflexio/flexio.h");
+    if !header.is_file() {
+        bail!("{} is missing: name the folder of a FlexIO SDK, such as /opt/mellanox/flexio", header.display());
+    }
+    let include = include.canonicalize().with_context(|| format!("{}", include.display()))?;
+    status::say("Generating", header.display());
+    let theirs = generate("flexio-sys", "sdk", Some(&include))?;
+    let ours = workspace::root().join("host/flexio-sys/src/bindings.rs");
+    let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
+    let found = differences::between(&read(&ours)?, &read(&theirs)?)?;
+    for line in &found.lines {
+        status::print(format_args!("{line}"))?;
+    }
+    status::print(format_args!("{}", found.verdict()))
+}
+
+/// Has the crate's build script write its bindings with a feature of it, and finds them. The crate itself need not
+/// compile with them.
+fn generate(name: &str, feature: &str, include: Option<&Path>) -> Result<PathBuf> {
     let mut command = workspace::cargo();
-    command.args(["build", "--package", name, "--features", "generate", "--message-format=json-render-diagnostics"]);
-    let messages = process::capture(&mut command)
-        .with_context(|| "bindgen needs libclang: apt-get install libclang-dev, or set LIBCLANG_PATH")?;
-    for message in cargo_metadata::Message::parse_stream(messages.as_bytes()) {
+    command.args(["build", "--package", name, "--features", feature, "--message-format=json-render-diagnostics"]);
+    if let Some(include) = include {
+        command.env("DOCA_INCLUDE", include);
+    }
+    let output = command.output().with_context(|| format!("starting `{}`", process::line(&command)))?;
+    for message in cargo_metadata::Message::parse_stream(output.stdout.as_slice()) {
         if let cargo_metadata::Message::BuildScriptExecuted(script) = message?
             && script.package_id.repr.contains(name)
         {
             return Ok(script.out_dir.into_std_path_buf().join("bindings.rs"));
         }
     }
-    bail!("{name} has no build script; see host/verbs-sys/build.rs for one")
+    bail!(
+        "{name} wrote no bindings. bindgen needs libclang: apt-get install libclang-dev, or set LIBCLANG_PATH\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 fn first_difference(old: &str, new: &str) -> String {

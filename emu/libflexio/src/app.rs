@@ -6,6 +6,7 @@ use std::ffi::CString;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use emu_libibverbs::Context;
 use emu_libibverbs::handle::{self, CStruct, Object};
 use emu_machine::{Config, World};
 use flexio_sys::*;
@@ -113,11 +114,51 @@ pub(crate) unsafe extern "C" fn flexio_app_create(
             shelf: Mutex::new((world, process)),
             functions: Mutex::default(),
         });
-        let mut apps = APPS.lock().unwrap_or_else(PoisonError::into_inner);
-        // A weak reference keeps the memory of what it refers to.
-        apps.retain(|app| app.strong_count() > 0);
-        apps.push(Arc::downgrade(&object));
+        APPS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&object));
         app.write(handle::publish(&object));
+        Ok(())
+    })
+}
+
+/// The applications that exist.
+fn apps() -> Vec<Arc<App>> {
+    let mut apps = APPS.lock().unwrap_or_else(PoisonError::into_inner);
+    // A weak reference keeps the memory of what it refers to.
+    apps.retain(|app| app.strong_count() > 0);
+    apps.iter().filter_map(Weak::upgrade).collect()
+}
+
+/// Finds the application that `dpacc` has made, as programs do from release 24.10 on.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn flexio_app_get(
+    fattr: *mut flexio_app_select_attr,
+    app: *mut *mut flexio_app,
+) -> flexio_status {
+    status("flexio_app_get", || {
+        // SAFETY: null, or initialised and writable as the interface asks.
+        let (attr, app) = unsafe { (input(fattr, "fattr")?, out(app, "app")?) };
+        // SAFETY: a terminated string, as the interface asks.
+        let name = unsafe { text(attr.app_name, "app_name") }?;
+        if attr.hw_model_id != FLEXIO_HW_MODEL_DEF {
+            let model = attr.hw_model_id;
+            return Err(failed(format!(
+                "hw_model_id is {model}: here is FLEXIO_HW_MODEL_DEF (0) alone, the card's own"
+            )));
+        }
+        if attr.ibv_ctx.is_null() {
+            return Err(failed("ibv_ctx is null: FLEXIO_HW_MODEL_DEF asks the device for its model"));
+        }
+        handle::get::<Context>(attr.ibv_ctx)?;
+        let apps = apps();
+        let Some(found) = apps.iter().find(|app| app.name.as_bytes() == name.as_bytes()) else {
+            let names: Vec<String> = apps.iter().map(|app| app.label()).collect();
+            let there =
+                if names.is_empty() { "there is none".to_owned() } else { format!("there are: {}", names.join(", ")) };
+            return Err(failed(format!(
+                "no application is named {name} ({there}); dpacc names it by --app-name, and its archive must be linked"
+            )));
+        };
+        app.write(found.c_address());
         Ok(())
     })
 }
@@ -155,9 +196,7 @@ pub(crate) unsafe extern "C" fn flexio_app_get_list(
     status("flexio_app_get_list", || {
         // SAFETY: null, or writable as the interface asks.
         let (list, count) = unsafe { (out(app_list, "app_list")?, out(num_apps, "num_apps")?) };
-        let mut apps = APPS.lock().unwrap_or_else(PoisonError::into_inner);
-        apps.retain(|app| app.strong_count() > 0);
-        let mut entries: Vec<_> = apps.iter().filter_map(Weak::upgrade).map(|app| app.c_address()).collect();
+        let mut entries: Vec<_> = apps().iter().map(|app| app.c_address()).collect();
         count.write(entries.len() as u32);
         entries.push(core::ptr::null_mut());
         list.write(handle::publish(&Arc::new(AppList(CStruct::new(entries)))));

@@ -19,6 +19,7 @@ use crate::app::App;
 use crate::observe;
 use crate::status::{Result, failed, input, out, pointer, status, value};
 use crate::stream::Sinks;
+use crate::version;
 use crate::window::Uar;
 
 pub(crate) struct Process {
@@ -189,6 +190,7 @@ pub(crate) unsafe extern "C" fn flexio_process_create(
             ));
         }
         observe::attach()?;
+        version::has_process();
         let created = world(|world| {
             let id = world.create_process(card, app.elf())?;
             world.card(card)?.process_mut(id)?.label = app.label();

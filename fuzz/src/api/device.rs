@@ -64,8 +64,8 @@ impl Api<'_> {
         if call!(flexio, flexio_cq_create(process, context, attr, &raw mut cq)) == OK {
             self.handles.add(Kind::FlexioCq, cq, call!(flexio, flexio_cq_get_cq_num(cq)));
             let (mut count, mut period, mut mode) = (0, 0, 0);
-            call!(flexio, flexio_cq_query_moderation(cq, &raw mut count, &raw mut period, &raw mut mode));
-            call!(flexio, flexio_cq_modify_moderation(cq, input.u8().into(), 0, 0));
+            call!(flexio, others flexio_cq_query_moderation(cq, &raw mut count, &raw mut period, &raw mut mode));
+            call!(flexio, others flexio_cq_modify_moderation(cq, input.u8().into(), 0, 0));
         }
     }
 
@@ -130,7 +130,7 @@ impl Api<'_> {
         let attr = if input.u8() == 0xFF { null_mut() } else { attr };
         let mask = self.program.put(flexio_qp_attr_opt_param_mask::default());
         call!(flexio, flexio_qp_modify(qp, attr, mask));
-        call!(flexio, flexio_qp_state_get(qp));
+        call!(flexio, others flexio_qp_state_get(qp));
     }
 
     pub(super) fn flexio_qp_destroy(&mut self, input: &mut Input<'_>) {
@@ -155,7 +155,7 @@ impl Api<'_> {
         if call!(flexio, flexio_event_handler_create(process, attr, &raw mut handler)) == OK {
             self.handles.add(Kind::Handler, handler, call!(flexio, flexio_event_handler_get_id(handler)));
             let thread = call!(flexio, flexio_event_handler_get_thread(handler));
-            self.handles.borrow(Kind::Thread, thread, call!(flexio, flexio_event_handler_get_obj_id(handler)));
+            self.handles.borrow(Kind::Thread, thread, call!(flexio, others flexio_event_handler_get_obj_id(handler)));
         }
     }
 
@@ -205,13 +205,14 @@ impl Api<'_> {
         let flexio = self.program.flexio;
         let process = self.handles.pick(Kind::Process, input, self.program);
         let mut uar = null_mut();
-        if !self.handles.enough(Kind::FlexioUar) && call!(flexio, flexio_uar_create(process, &raw mut uar)) == OK {
+        if !self.handles.enough(Kind::FlexioUar) && call!(flexio, others flexio_uar_create(process, &raw mut uar)) == OK
+        {
             self.handles.add(Kind::FlexioUar, uar, call!(flexio, flexio_uar_get_id(uar)));
         }
         let any = self.handles.pick(Kind::FlexioUar, input, self.program);
         let mut extended = null_mut();
-        call!(flexio, flexio_uar_extend(any, null_mut(), &raw mut extended));
-        call!(flexio, flexio_uar_get_extended_id(any));
+        call!(flexio, others flexio_uar_extend(any, null_mut(), &raw mut extended));
+        call!(flexio, others flexio_uar_get_extended_id(any));
     }
 
     pub(super) fn uar_destroy(&mut self, input: &mut Input<'_>) {
@@ -249,8 +250,8 @@ impl Api<'_> {
     pub(super) fn stream_use(&mut self, input: &mut Input<'_>) {
         let flexio = self.program.flexio;
         let stream = self.handles.pick(Kind::Stream, input, self.program);
-        call!(flexio, flexio_msg_stream_get_id(stream));
-        call!(flexio, flexio_msg_stream_level_set(stream, input.u8() % 8));
+        call!(flexio, others flexio_msg_stream_get_id(stream));
+        call!(flexio, others flexio_msg_stream_level_set(stream, input.u8() % 8));
         call!(flexio, flexio_msg_stream_flush(stream));
     }
 
@@ -263,12 +264,16 @@ impl Api<'_> {
         let flexio = self.program.flexio;
         let process = self.handles.pick(Kind::Process, input, self.program);
         let attr = self.stream(input);
-        if call!(flexio, flexio_log_dev_init(process, attr, self.file, null_mut())) == OK {
-            assert_ne!(call!(flexio, flexio_log_dev_init(process, attr, self.file, null_mut())), OK, "open already");
-            assert_eq!(call!(flexio, flexio_log_dev_flush(process)), OK);
-            assert_eq!(call!(flexio, flexio_log_dev_destroy(process)), OK);
+        if call!(flexio, others flexio_log_dev_init(process, attr, self.file, null_mut())) == OK {
+            assert_ne!(
+                call!(flexio, others flexio_log_dev_init(process, attr, self.file, null_mut())),
+                OK,
+                "open already"
+            );
+            assert_eq!(call!(flexio, others flexio_log_dev_flush(process)), OK);
+            assert_eq!(call!(flexio, others flexio_log_dev_destroy(process)), OK);
         }
-        assert_ne!(call!(flexio, flexio_log_dev_flush(process)), OK, "not open");
+        assert_ne!(call!(flexio, others flexio_log_dev_flush(process)), OK, "not open");
     }
 
     /// Calls for what the card does not have: whatever they are given, they refuse.
@@ -277,16 +282,16 @@ impl Api<'_> {
         let process = self.handles.pick(Kind::Process, input, self.program);
         let any: *mut u8 = self.handles.pick(Kind::FlexioCq, input, self.program);
         let attr = self.program.put(flexio_wq_attr::default());
-        assert_ne!(call!(flexio, flexio_rq_create(process, null_mut(), 0, attr, null_mut())), OK);
-        assert_ne!(call!(flexio, flexio_sq_create(process, null_mut(), 0, attr, null_mut())), OK);
-        assert_ne!(call!(flexio, flexio_rmp_create(process, null_mut(), attr, null_mut())), OK);
-        assert_ne!(call!(flexio, flexio_rq_destroy(any.cast())), OK);
-        assert_ne!(call!(flexio, flexio_sq_destroy(any.cast())), OK);
-        assert_ne!(call!(flexio, flexio_rmp_destroy(any.cast())), OK);
-        assert_ne!(call!(flexio, flexio_cmdq_create(process, null_mut(), null_mut())), OK);
-        assert_eq!(call!(flexio, flexio_cmdq_is_empty(any.cast())), 1);
-        assert_ne!(call!(flexio, flexio_cmdq_destroy(any.cast())), OK);
-        assert_eq!(call!(flexio, flexio_rq_get_wq_num(any.cast())), u32::MAX);
-        assert!(call!(flexio, flexio_rq_get_tir(any.cast())).is_null());
+        assert_ne!(call!(flexio, others flexio_rq_create(process, null_mut(), 0, attr, null_mut())), OK);
+        assert_ne!(call!(flexio, others flexio_sq_create(process, null_mut(), 0, attr, null_mut())), OK);
+        assert_ne!(call!(flexio, others flexio_rmp_create(process, null_mut(), attr, null_mut())), OK);
+        assert_ne!(call!(flexio, others flexio_rq_destroy(any.cast())), OK);
+        assert_ne!(call!(flexio, others flexio_sq_destroy(any.cast())), OK);
+        assert_ne!(call!(flexio, others flexio_rmp_destroy(any.cast())), OK);
+        assert_ne!(call!(flexio, others flexio_cmdq_create(process, null_mut(), null_mut())), OK);
+        assert_eq!(call!(flexio, others flexio_cmdq_is_empty(any.cast())), 1);
+        assert_ne!(call!(flexio, others flexio_cmdq_destroy(any.cast())), OK);
+        assert_eq!(call!(flexio, others flexio_rq_get_wq_num(any.cast())), u32::MAX);
+        assert!(call!(flexio, others flexio_rq_get_tir(any.cast())).is_null());
     }
 }

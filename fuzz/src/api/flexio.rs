@@ -55,7 +55,7 @@ impl Api<'_> {
             let uar = call!(flexio, flexio_process_get_uar(process));
             self.handles.borrow(Kind::FlexioUar, uar, call!(flexio, flexio_uar_get_id(uar)));
             if pd.is_null() {
-                self.handles.borrow(Kind::Pd, call!(flexio, flexio_process_get_pd(process)), 0);
+                self.handles.borrow(Kind::Pd, call!(flexio, others flexio_process_get_pd(process)), 0);
             }
         }
     }
@@ -126,13 +126,13 @@ impl Api<'_> {
         let flexio = self.program.flexio;
         let app = self.handles.pick(Kind::App, input, self.program);
         let (mut list, mut count) = (null_mut(), 0);
-        assert_eq!(call!(flexio, flexio_app_get_list(&raw mut list, &raw mut count)), OK);
-        assert_eq!(call!(flexio, flexio_app_list_free(list)), OK);
-        call!(flexio, flexio_app_get_name(app));
-        let bytes = call!(flexio, flexio_app_get_elf_size(app));
+        assert_eq!(call!(flexio, others flexio_app_get_list(&raw mut list, &raw mut count)), OK);
+        assert_eq!(call!(flexio, others flexio_app_list_free(list)), OK);
+        call!(flexio, others flexio_app_get_name(app));
+        let bytes = call!(flexio, others flexio_app_get_elf_size(app));
         let room = (usize::from(input.u16()) % ARGUMENT_BYTES).next_multiple_of(8);
         let copy = self.program.bytes(&vec![0; room]);
-        let copied = call!(flexio, flexio_app_get_elf(app, copy.cast(), room));
+        let copied = call!(flexio, others flexio_app_get_elf(app, copy.cast(), room));
         assert_eq!(copied == OK, bytes > 0 && room >= bytes);
     }
 
@@ -172,7 +172,7 @@ impl Api<'_> {
         let absent = input.u8() == 0xFF;
         call!(
             self.program.flexio,
-            flexio_func_get_register_info(
+            others flexio_func_get_register_info(
                 app,
                 key,
                 &raw mut pup,
@@ -229,12 +229,12 @@ impl Api<'_> {
         match input.u8() % 8 {
             0 => drop(call!(flexio, flexio_process_mem_info_get(process, info))),
             1 => drop(call!(flexio, flexio_process_mem_info_get(process, null_mut()))),
-            2 => drop(call!(flexio, flexio_process_error_handler_set(process, self.key(input)))),
-            3 => drop(call!(flexio, flexio_process_udbg_token_get(process))),
-            4 => drop(call!(flexio, flexio_err_handler_fd(process))),
-            5 => drop(call!(flexio, flexio_coredump_create(process, NO_FILE.as_ptr()))),
-            6 => drop(call!(flexio, flexio_crash_data(process, NO_FILE.as_ptr()))),
-            _ => drop(call!(flexio, flexio_log_lvl_set(input.u8().into()))),
+            2 => drop(call!(flexio, others flexio_process_error_handler_set(process, self.key(input)))),
+            3 => drop(call!(flexio, others flexio_process_udbg_token_get(process))),
+            4 => drop(call!(flexio, others flexio_err_handler_fd(process))),
+            5 => drop(call!(flexio, others flexio_coredump_create(process, NO_FILE.as_ptr()))),
+            6 => drop(call!(flexio, others flexio_crash_data(process, NO_FILE.as_ptr()))),
+            _ => drop(call!(flexio, others flexio_log_lvl_set(input.u8().into()))),
         }
         call!(flexio, flexio_err_status_get(process));
     }
@@ -272,7 +272,7 @@ impl Api<'_> {
             return;
         }
         let mut daddr = 0;
-        if call!(flexio, flexio_copy_from_host(process, source, bytes, &raw mut daddr)) == OK {
+        if call!(flexio, others flexio_copy_from_host(process, source, bytes, &raw mut daddr)) == OK {
             self.remember(daddr);
         }
     }

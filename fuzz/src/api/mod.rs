@@ -224,7 +224,7 @@ impl<'p> Api<'p> {
             Kind::Handler => ok(call!(flexio, flexio_event_handler_destroy(address as *mut _))),
             Kind::Window => ok(call!(flexio, flexio_window_destroy(address as *mut _))),
             Kind::Outbox => ok(call!(flexio, flexio_outbox_destroy(address as *mut _))),
-            Kind::FlexioUar => ok(call!(flexio, flexio_uar_destroy(address as *mut _))),
+            Kind::FlexioUar => ok(call!(flexio, others flexio_uar_destroy(address as *mut _))),
             Kind::Stream => ok(call!(flexio, flexio_msg_stream_destroy(address as *mut _))),
             // Nobody destroys these.
             Kind::Device | Kind::Thread => true,

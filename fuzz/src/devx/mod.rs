@@ -162,7 +162,7 @@ impl<'p> Devx<'p> {
         let mut attr = flexio_event_handler_attr { host_stub_func: key, ..Default::default() };
         let created = call!(flexio, flexio_event_handler_create(process, &raw mut attr, &raw mut handler));
         assert_eq!(created, FLEXIO_STATUS_SUCCESS);
-        let thread = call!(flexio, flexio_event_handler_get_obj_id(handler));
+        let thread = call!(flexio, others flexio_event_handler_get_obj_id(handler));
         assert_eq!(call!(flexio, flexio_event_handler_run(handler, 0)), FLEXIO_STATUS_SUCCESS);
         let mut heap = flexio_heap_mem_info::default();
         assert_eq!(call!(flexio, flexio_process_mem_info_get(process, &raw mut heap)), FLEXIO_STATUS_SUCCESS);

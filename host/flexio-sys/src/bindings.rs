@@ -4,6 +4,8 @@ use verbs_sys::{ibv_context, ibv_gid, ibv_pd, mlx5dv_devx_obj};
 /// What a `va_list` parameter points at; unpacked in C only (src/c/pack.c).
 pub type __va_list_tag = core::ffi::c_void;
 
+pub const FLEXIO_VER_MAJOR_OFFS: u32 = 24;
+pub const FLEXIO_VER_MINOR_OFFS: u32 = 16;
 pub const FLEXIO_MAX_NAME_LEN: u32 = 256;
 pub const FLEXIO_MSG_DEV_LOG_DATA_CHUNK_BSIZE: u32 = 9;
 pub const FLEXIO_MSG_DEV_MAX_STREAMS_AMOUNT: u32 = 255;
@@ -256,6 +258,11 @@ pub struct flexio_qp {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct flexio_resource {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct flexio_rmp {
     _unused: [u8; 0],
 }
@@ -359,6 +366,8 @@ pub use self::flexio_log_dev_sync_mode as flexio_msg_dev_sync_mode;
 pub const FLEXIO_TRACER_TRANSPORT_QP: flexio_tracer_transport = 0;
 pub const FLEXIO_TRACER_TRANSPORT_WINDOW: flexio_tracer_transport = 1;
 pub type flexio_tracer_transport = ::core::ffi::c_uint;
+pub const FLEXIO_HW_MODEL_DEF: flexio_hw_model_id = 0;
+pub type flexio_hw_model_id = ::core::ffi::c_uint;
 pub const FLEXIO_LOG_LVL_ERR: flexio_log_lvl = 0;
 pub const FLEXIO_LOG_LVL_WARN: flexio_log_lvl = 1;
 pub const FLEXIO_LOG_LVL_INFO: flexio_log_lvl = 2;
@@ -850,6 +859,33 @@ const _: () = {
         [::core::mem::offset_of!(flexio_app_attr, app_sig_sec_name) - 24usize];
 };
 impl Default for flexio_app_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct flexio_app_select_attr {
+    pub app_name: *const ::core::ffi::c_char,
+    pub hw_model_id: flexio_hw_model_id,
+    pub ibv_ctx: *mut ibv_context,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of flexio_app_select_attr"][::core::mem::size_of::<flexio_app_select_attr>() - 24usize];
+    ["Alignment of flexio_app_select_attr"][::core::mem::align_of::<flexio_app_select_attr>() - 8usize];
+    ["Offset of field: flexio_app_select_attr::app_name"]
+        [::core::mem::offset_of!(flexio_app_select_attr, app_name) - 0usize];
+    ["Offset of field: flexio_app_select_attr::hw_model_id"]
+        [::core::mem::offset_of!(flexio_app_select_attr, hw_model_id) - 8usize];
+    ["Offset of field: flexio_app_select_attr::ibv_ctx"]
+        [::core::mem::offset_of!(flexio_app_select_attr, ibv_ctx) - 16usize];
+};
+impl Default for flexio_app_select_attr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
         unsafe {

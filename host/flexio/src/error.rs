@@ -22,6 +22,12 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The installed library is of a release without this function.
+    #[error("the installed libflexio has no {function}: its release lacks it; install DOCA 2.7 for it")]
+    NoFunction {
+        /// Its name in C.
+        function: &'static str,
+    },
     /// No card of that name.
     #[error("no device `{name}`: {}", list_devices(.present))]
     UnknownDevice {

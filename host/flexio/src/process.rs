@@ -181,7 +181,8 @@ impl Process {
     /// The crash record of a dead process, as the library words it.
     ///
     /// # Errors
-    /// [`Error::FlexIo`] where there is none, [`Error::Io`] when it cannot be read.
+    /// [`Error::FlexIo`] where there is none, [`Error::Io`] when it cannot be read, [`Error::NoFunction`] with a library
+    /// that writes none.
     pub fn crash_record(&self) -> Result<String> {
         let write = self.api().flexio_crash_data;
         self.written("flexio_crash_data", write, |path| Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned()))
@@ -193,7 +194,8 @@ impl Process {
     /// The record is in memory of the process, which the library shows in a core dump alone.
     ///
     /// # Errors
-    /// [`Error::FlexIo`] without a dump, [`Error::Io`] when it cannot be written or read.
+    /// [`Error::FlexIo`] without a dump, [`Error::Io`] when it cannot be written or read, [`Error::NoFunction`] with a
+    /// library that dumps nothing.
     pub fn panic_place(&self) -> Result<Option<PanicPlace>> {
         let image = self.0.application.image();
         if !image.records_panics() {
@@ -213,9 +215,10 @@ impl Process {
     fn written<T>(
         &self,
         call: &'static str,
-        write: Write,
+        write: Option<Write>,
         read: impl FnOnce(&std::path::Path) -> std::io::Result<T>,
     ) -> Result<T> {
+        let write = write.ok_or(Error::NoFunction { function: call })?;
         let io =
             |source| Error::Io { what: format!("the file of {call}, in the directory for temporary files"), source };
         let dir = tempfile::tempdir().map_err(io)?;

@@ -19,21 +19,45 @@ pub enum LoadError {
         install: &'static str,
     },
     /// The library lacks a function of the ABI this table describes.
-    #[error(
-        "{library} has no function {symbol}: it is of another generation than these bindings; {install}, or build with \
-         the feature `sdk` against its headers"
-    )]
+    #[error("{library} has no function {symbol}{}: it is of another release than these bindings; {install}",
+        since.map_or_else(String::new, |since| format!(", which came with release {since}")))]
     Symbol {
         /// File name of the library.
         library: String,
         /// The function it lacks.
         symbol: &'static str,
+        /// The first release with it, where that is known.
+        since: Option<&'static str>,
         /// What would provide it.
         install: &'static str,
+    },
+    /// The library's structures are not those of the bindings.
+    #[error(
+        "{library} is of {found}; the structures of this program are those of {needed}. Build it with the feature \
+         `sdk` against the headers of that library, or install release {needed}"
+    )]
+    Release {
+        /// File name of the library.
+        library: String,
+        /// What it is, and how that is known.
+        found: String,
+        /// Release of the bindings.
+        needed: &'static str,
     },
 }
 
 flexcast_error::debug_as_display!(LoadError);
+
+impl LoadError {
+    /// The same error, with the first release that has the missing function.
+    #[must_use]
+    pub fn since(mut self, release: &'static str) -> Self {
+        if let Self::Symbol { since, .. } = &mut self {
+            *since = Some(release);
+        }
+        self
+    }
+}
 
 /// An open shared library. It is never closed: these libraries start threads and register exit handlers of their own,
 /// so unloading one is unsound, and a function table must stay valid for as long as anyone holds a copy.
@@ -76,9 +100,22 @@ impl Loader {
     /// # Safety
     /// `F` must be the type of a pointer to the function of that name.
     pub unsafe fn function<F: Copy + 'static>(&self, symbol: &'static str) -> Result<F, LoadError> {
-        let missing = || LoadError::Symbol { library: self.name.clone(), symbol, install: self.install };
+        let missing = || LoadError::Symbol { library: self.name.clone(), symbol, since: None, install: self.install };
         // SAFETY: the caller vouches for the type.
         unsafe { self.library.get::<F>(symbol.as_bytes()) }.map(|f| *f).map_err(|_| missing())
+    }
+
+    /// Whether the library exports a symbol of this name.
+    #[must_use]
+    pub fn has(&self, symbol: &str) -> bool {
+        // SAFETY: the address is only compared with null.
+        unsafe { self.library.get::<*const ()>(symbol.as_bytes()) }.is_ok()
+    }
+
+    /// The error for a library that is not of the release of the bindings, `needed`.
+    #[must_use]
+    pub fn of_another_release(&self, found: impl Into<String>, needed: &'static str) -> LoadError {
+        LoadError::Release { library: self.name.clone(), found: found.into(), needed }
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Host side of the reflector: queues, steering by destination address, and what is refused. Prints what the device has
- * counted once as many frames as asked for have gone back.
+ * counted once as many frames as asked for have gone back. By the interface of two releases: 2.7 and 26.4.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +10,10 @@
 
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
+#ifdef RELEASE_26_4
+#include <libflexio/flexio_ver.h>
+#define FLEXIO_VER_USED FLEXIO_VER(26, 4, 0)
+#endif
 #include <libflexio/flexio.h>
 
 #include "reflector.h"
@@ -29,6 +33,51 @@ extern flexio_func_t reflector_init, reflector_add, reflector_task, reflector_ev
 #define LOG_BLOCK 6
 
 static struct flexio_process *process;
+
+/* The application and a stream of messages, as programs of a release ask for them. */
+static struct flexio_app *application(struct ibv_context *context)
+{
+#ifdef RELEASE_26_4
+	struct flexio_app_select_attr attr = { 0 };
+	struct flexio_app *app;
+
+	EXPECT(flexio_version_set(FLEXIO_VER(26, 5, 0)) == FLEXIO_STATUS_FAILED);
+	OK(flexio_version_set(FLEXIO_VER_USED));
+	EXPECT(flexio_version_set(FLEXIO_VER(25, 10, 0)) == FLEXIO_STATUS_FAILED);
+	attr.app_name = "reflector";
+	attr.hw_model_id = FLEXIO_HW_MODEL_DEF;
+	EXPECT(flexio_app_get(&attr, &app) == FLEXIO_STATUS_FAILED);
+	attr.ibv_ctx = context;
+	OK(flexio_app_get(&attr, &app));
+	EXPECT(app == reflector);
+	attr.app_name = "deflector";
+	EXPECT(flexio_app_get(&attr, &app) == FLEXIO_STATUS_FAILED);
+	return app;
+#else
+	(void)context;
+	return reflector;
+#endif
+}
+
+static struct flexio_msg_stream *messages(void)
+{
+#ifdef RELEASE_26_4
+	struct flexio_msg_stream_attr attr = { 0 };
+
+	attr.sync_mode = FLEXIO_MSG_DEV_SYNC_MODE_SYNC;
+	attr.transport_mode = FLEXIO_MSG_TRANSPORT_QP_RC;
+#else
+	flexio_msg_stream_attr_t attr = { 0 };
+
+	attr.sync_mode = FLEXIO_LOG_DEV_SYNC_MODE_SYNC;
+#endif
+	struct flexio_msg_stream *stream;
+
+	attr.data_bsize = 4 << FLEXIO_MSG_DEV_LOG_DATA_CHUNK_BSIZE;
+	attr.level = FLEXIO_MSG_DEV_INFO;
+	OK(flexio_msg_stream_create(process, &attr, stdout, NULL, &stream));
+	return stream;
+}
 
 static uint64_t device_copy(void *bytes, size_t size)
 {
@@ -95,6 +144,7 @@ int main(int argc, char **argv)
 	struct flexio_mkey *mkey;
 	struct flexio_cq *rq_cq, *sq_cq;
 	struct flexio_cmdq *cmdq;
+	struct flexio_msg_stream *stream;
 	struct flexio_rq *rq;
 	struct flexio_sq *sq;
 	struct reflector state = { 0 };
@@ -104,7 +154,8 @@ int main(int argc, char **argv)
 	uint64_t answer, daddr, unused, counter;
 
 	EXPECT(context && pd);
-	OK(flexio_process_create(context, reflector, NULL, &process));
+	OK(flexio_process_create(context, application(context), NULL, &process));
+	stream = messages();
 	OK(flexio_process_call(process, &reflector_add, &answer, 300, -5, (void *)16, 1UL << 40));
 	EXPECT(answer == (300 & 0xFF) - 5 + 16 + (1UL << 40));
 
@@ -204,6 +255,7 @@ int main(int argc, char **argv)
 	OK(flexio_rq_set_err_state(rq));
 	OK(flexio_rq_destroy(rq));
 	OK(flexio_sq_destroy(sq));
+	OK(flexio_msg_stream_destroy(stream));
 	puts("the reflector ends well");
 	return EXIT_SUCCESS;
 }

@@ -141,6 +141,8 @@ fn what_is_wrong_or_absent_is_refused_with_a_reason() {
         "flexio_cmdq_create: workers is 0",
         "flexio_coredump_create: `no/such/folder/core.001.core` cannot be written",
         "flexio_process_error_handler_set: error handlers on the device are not emulated",
+        "flexio_resources_create: files of dpa-resource-mgmt are not read",
+        "flexio_version_set: version 24.4.0 after flexio_process_create",
         "flexio_process_create: programmable congestion control is not emulated",
         "flexio_uar_extend: extending a UAR to another function is not emulated",
         "affinity type 2",

@@ -209,10 +209,61 @@ fn the_host_header_is_the_vendors() {
     if !installed(HOST_COMPILER.0, HOST_COMPILER.1) {
         return;
     }
-    let include = ["host/flexio-sys/include", "host/verbs-sys/include"].map(|folder| workspace_root().join(folder));
     let side = table().host;
-    let text = diagnostics(HOST_COMPILER.0, &[], &include, &program(&side, &side.versions[0], ""));
-    assert!(text.is_empty(), "{text}");
+    for (number, version) in side.versions.iter().enumerate() {
+        let used =
+            (number > 0).then(|| format!("#define FLEXIO_VER_USED FLEXIO_VER({})\n", version.replace('.', ", ")));
+        let preamble = used.map(|used| format!("#include <libflexio/flexio_ver.h>\n{used}")).unwrap_or_default();
+        let text = host(&host_headers(), &program(&side, version, &preamble));
+        assert!(text.is_empty(), "host interface {version}:\n{text}");
+    }
+    // What a release no longer has is not offered to its programs.
+    let used = "#include <libflexio/flexio_ver.h>\n#define FLEXIO_VER_USED FLEXIO_VER(26, 4, 0)\n";
+    for name in ["flexio_app_create", "FLEXIO_LOG_DEV_SYNC_MODE_SYNC"] {
+        let text = format!(
+            "{used}#include <libflexio/flexio.h>\nlong use(void);\nlong use(void)\n{{\n\treturn (long){name};\n}}\n"
+        );
+        assert!(host(&host_headers(), &text).contains(name), "{name} is offered");
+    }
+}
+
+fn host_headers() -> PathBuf {
+    workspace_root().join("host/flexio-sys/include")
+}
+
+fn host(headers: &Path, program: &str) -> String {
+    let include = [headers.to_path_buf(), workspace_root().join("host/verbs-sys/include")];
+    diagnostics(HOST_COMPILER.0, &[], &include, program)
+}
+
+#[test]
+fn a_planted_error_in_the_host_header_is_found_by_name() {
+    if !installed(HOST_COMPILER.0, HOST_COMPILER.1) {
+        return;
+    }
+    let side = table().host;
+    let folder = tempfile::tempdir().expect("a folder");
+    let part = folder.path().join("libflexio");
+    std::fs::create_dir(&part).expect("a folder");
+    for name in ["flexio.h", "flexio_ver.h"] {
+        std::fs::copy(host_headers().join("libflexio").join(name), part.join(name)).expect("a copy");
+    }
+    let path = part.join("flexio.h");
+    let text = std::fs::read_to_string(&path).expect("a header");
+    for (right, wrong, said) in [
+        (
+            "flexio_status flexio_version_set(uint64_t",
+            "flexio_status flexio_version_set(uint32_t",
+            "flexio_version_set is",
+        ),
+        ("FLEXIO_DEV_USER_ERROR = 2", "FLEXIO_DEV_USER_ERROR = 3", "FLEXIO_DEV_USER_ERROR is 2"),
+        ("\tsize_t len;\n\tint access;", "\tint access;\n\tsize_t len;", "access of struct flexio_mkey_attr"),
+    ] {
+        assert!(text.contains(right), "{right} is in the header");
+        std::fs::write(&path, text.replace(right, wrong)).expect("a header");
+        let found = host(folder.path(), &program(&side, &side.versions[0], ""));
+        assert!(found.contains(said), "{wrong} is not found:\n{found}");
+    }
 }
 
 #[test]

@@ -138,11 +138,15 @@ fn functions(
 /// Whether the test of a refused function calls it, in its own file or in the C program of the same name in tests/c.
 fn calls(row: &Row, sources: &mut Sources<'_>) -> bool {
     let Some((path, _)) = row.by.as_deref().and_then(|by| by.split_once(": ")) else { return false };
-    let program = path.rsplit('/').next().unwrap_or_default().replace(".rs", ".c");
-    let called = format!("{}(", row.name);
-    let called_by_table = format!("{})(", row.name);
-    let names = |text: &str| text.contains(&called) || text.contains(&called_by_table);
-    sources.text(path).is_some_and(names) || sources.text(&format!("tests/c/{program}")).is_some_and(names)
+    let test = sources.text(path).unwrap_or_default().to_owned();
+    // The C program of the same name, and those whose output the test compares.
+    let own = path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
+    let programs = test.split("golden(\"").skip(1).filter_map(|call| Some(call.split_once('"')?.0));
+    let programs: Vec<String> =
+        std::iter::once(own).chain(programs).map(|program| format!("tests/c/{program}.c")).collect();
+    let forms = ["(", ")(", ".expect(\"emulated\"))("].map(|form| format!("{}{form}", row.name));
+    let names = |text: &str| forms.iter().any(|form| text.contains(form));
+    names(&test) || programs.iter().any(|program| sources.text(program).is_some_and(names))
 }
 
 #[cfg(test)]

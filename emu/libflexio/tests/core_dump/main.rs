@@ -17,7 +17,8 @@ fn dumps_of_living_and_dead_processes_are_named_as_asked() {
     std::fs::create_dir_all(&folder).unwrap();
     std::env::set_current_dir(&folder).unwrap();
     let host = Host::small(&image(&[RET], &[addi(A3, 0, 77), ILLEGAL], &[]));
-    let dump = |process, name: *const i8| unsafe { (host.api.flexio_coredump_create)(process, name) };
+    let dump =
+        |process, name: *const i8| unsafe { (host.api.flexio_coredump_create.expect("emulated"))(process, name) };
     let process = host.process();
 
     // A living process, under the default name.

@@ -157,7 +157,10 @@ impl Host {
             assert_eq!((self.api.flexio_buf_dev_memset)(process, 0xFF, bytes, ring), FLEXIO_STATUS_SUCCESS);
             let zero = [0_u8; 8];
             let source = zero.as_ptr().cast_mut().cast::<c_void>();
-            assert_eq!((self.api.flexio_copy_from_host)(process, source, 8, &mut dbr), FLEXIO_STATUS_SUCCESS);
+            assert_eq!(
+                (self.api.flexio_copy_from_host.expect("emulated"))(process, source, 8, &mut dbr),
+                FLEXIO_STATUS_SUCCESS
+            );
         }
         (ring, dbr)
     }

@@ -2,8 +2,12 @@
 /*
  * The FlexIO host ABI of the 2.7 generation (LP64), written for Flexcast from the ABI's names, values and layouts. A
  * program compiled against this file runs on the emulator's libflexio and, where that generation is installed, on the
- * vendor's. The 3.x generation changes attribute structures: generate bindings from its own headers instead (feature
- * `sdk` of flexio-sys).
+ * vendor's.
+ *
+ * A program of a later release includes flexio_ver.h, defines FLEXIO_VER_USED, and then includes this file: it finds
+ * that release's names. Their order in the vendor's structures is not public, so such a program runs on the emulator's
+ * libflexio alone. For the vendor's of 3.x it is compiled against the vendor's headers; Rust generates bindings from
+ * these (feature `sdk` of flexio-sys).
  */
 #ifndef LIBFLEXIO_FLEXIO_H
 #define LIBFLEXIO_FLEXIO_H
@@ -17,6 +21,14 @@
 #include <stdlib.h>
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
+#include <libflexio/flexio_ver.h>
+
+/* Whether the program is of this release or a later one. One that names none is of 2.7. */
+#ifdef FLEXIO_VER_USED
+#define FLEXCAST_SINCE(major, minor) (FLEXIO_VER_USED >= FLEXIO_VER(major, minor, 0))
+#else
+#define FLEXCAST_SINCE(major, minor) 0
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -63,6 +75,7 @@ struct flexio_msg_stream;
 struct flexio_outbox;
 struct flexio_process;
 struct flexio_qp;
+struct flexio_resource;
 struct flexio_rmp;
 struct flexio_rq;
 struct flexio_sq;
@@ -167,6 +180,18 @@ enum flexio_cmdq_state {
 	FLEXIO_CMDQ_STATE_RUNNING = 1,
 };
 
+#if FLEXCAST_SINCE(25, 7)
+typedef enum flexio_msg_dev_sync_mode {
+	FLEXIO_MSG_DEV_SYNC_MODE_SYNC = 0,
+	FLEXIO_MSG_DEV_SYNC_MODE_ASYNC = 1,
+	FLEXIO_MSG_DEV_SYNC_MODE_BATCH = 2,
+	FLEXIO_MSG_DEV_SYNC_MODE_TRACER = 3,
+} flexio_msg_dev_sync_mode;
+
+enum flexio_msg_transport {
+	FLEXIO_MSG_TRANSPORT_QP_RC = 0,
+};
+#else
 typedef enum flexio_log_dev_sync_mode {
 	FLEXIO_LOG_DEV_SYNC_MODE_SYNC = 0,
 	FLEXIO_LOG_DEV_SYNC_MODE_ASYNC = 1,
@@ -177,6 +202,11 @@ typedef enum flexio_log_dev_sync_mode {
 enum flexio_tracer_transport {
 	FLEXIO_TRACER_TRANSPORT_QP = 0,
 	FLEXIO_TRACER_TRANSPORT_WINDOW = 1,
+};
+#endif
+
+enum flexio_hw_model_id {
+	FLEXIO_HW_MODEL_DEF = 0,                /* that of the device */
 };
 
 typedef enum flexio_log_lvl {
@@ -319,21 +349,38 @@ struct flexio_cmdq_attr {
 	enum flexio_cmdq_state state;
 };
 
+#if !FLEXCAST_SINCE(25, 4)
+/* Inside the vendor's library from then on, with other members: dpacc makes the application, flexio_app_get finds it. */
 struct flexio_app_attr {
 	const char *app_name;
 	void *app_ptr;                          /* the device ELF, copied by flexio_app_create */
 	size_t app_bsize;
 	char *app_sig_sec_name;                 /* "" for an unsigned application */
 };
+#endif
 
+struct flexio_app_select_attr {
+	const char *app_name;
+	enum flexio_hw_model_id hw_model_id;
+	struct ibv_context *ibv_ctx;            /* the device whose model is meant by FLEXIO_HW_MODEL_DEF */
+};
+
+#if FLEXCAST_SINCE(25, 7)
+typedef struct flexio_msg_stream_attr {
+#else
 typedef struct flexio_log_dev_attr {
+#endif
 	struct flexio_uar *uar;                 /* deprecated */
 	size_t data_bsize;                      /* power of two, at least 2048 */
 	flexio_msg_dev_sync_mode sync_mode;
 	char *stream_name;
 	flexio_msg_dev_level level;
 	struct flexio_affinity mgmt_affinity;
+#if FLEXCAST_SINCE(25, 7)
+	enum flexio_msg_transport transport_mode;
+#else
 	enum flexio_tracer_transport tracer_mode;
+#endif
 	char **tracer_msg_formats;
 } flexio_msg_stream_attr_t;
 
@@ -344,7 +391,12 @@ struct flexio_outbox_attr {
 
 /* ---- applications and functions ---------------------------------------------------------------------------- */
 
+/* Says of which release the program is, before it makes a process. */
+flexio_status flexio_version_set(uint64_t version);
+#if !FLEXCAST_SINCE(25, 4)
 flexio_status flexio_app_create(struct flexio_app_attr *fattr, struct flexio_app **app);
+#endif
+flexio_status flexio_app_get(struct flexio_app_select_attr *fattr, struct flexio_app **app);
 flexio_status flexio_app_destroy(struct flexio_app *app);
 flexio_status flexio_app_get_list(struct flexio_app ***app_list, uint32_t *num_apps);
 flexio_status flexio_app_list_free(struct flexio_app **apps_list);
@@ -359,6 +411,14 @@ flexio_status flexio_func_get_register_info(struct flexio_app *app, flexio_func_
 					    char *dev_func_name, char *dev_unpack_func_name, size_t func_name_size,
 					    size_t *argbuf_size, flexio_func_arg_pack_fn_t **host_pack_func,
 					    flexio_uintptr_t *dev_func_addr, flexio_uintptr_t *dev_unpack_func_addr);
+
+/* ---- execution units that dpa-resource-mgmt gives to an application ------------------------------------------ */
+
+flexio_status flexio_resources_create(const char *app_key, char *file, size_t file_bsize, struct flexio_resource **res);
+flexio_status flexio_resources_destroy(struct flexio_resource *res);
+uint32_t flexio_resources_get_eugs_num(struct flexio_resource *res);
+uint32_t flexio_resources_get_eus_num(struct flexio_resource *res);
+uint32_t *flexio_resources_get_eus(struct flexio_resource *res);
 
 /* ---- processes and their memory ---------------------------------------------------------------------------- */
 
@@ -536,20 +596,26 @@ FLEXCAST_OFFSET(struct flexio_qp_attr, isolate_vl_tc, 181);
 FLEXCAST_LAYOUT(struct flexio_mkey_attr, 32);
 FLEXCAST_OFFSET(struct flexio_mkey_attr, access, 24);
 FLEXCAST_LAYOUT(struct flexio_cmdq_attr, 12);
+#if !FLEXCAST_SINCE(25, 4)
 FLEXCAST_LAYOUT(struct flexio_app_attr, 32);
 FLEXCAST_OFFSET(struct flexio_app_attr, app_sig_sec_name, 24);
+#endif
 FLEXCAST_LAYOUT(flexio_msg_stream_attr_t, 56);
 FLEXCAST_OFFSET(flexio_msg_stream_attr_t, data_bsize, 8);
 FLEXCAST_OFFSET(flexio_msg_stream_attr_t, sync_mode, 16);
 FLEXCAST_OFFSET(flexio_msg_stream_attr_t, stream_name, 24);
 FLEXCAST_OFFSET(flexio_msg_stream_attr_t, level, 32);
 FLEXCAST_OFFSET(flexio_msg_stream_attr_t, mgmt_affinity, 36);
+#if !FLEXCAST_SINCE(25, 7)
 FLEXCAST_OFFSET(flexio_msg_stream_attr_t, tracer_mode, 44);
+#endif
 FLEXCAST_OFFSET(flexio_msg_stream_attr_t, tracer_msg_formats, 48);
 FLEXCAST_LAYOUT(struct flexio_outbox_attr, 16);
 #undef FLEXCAST_LAYOUT
 #undef FLEXCAST_OFFSET
 #endif
+
+#undef FLEXCAST_SINCE
 
 #ifdef __cplusplus
 }
