@@ -21,6 +21,11 @@ pub(crate) struct Bindgen {
 /// Crates with a feature `generate` whose build script writes bindings.rs to its OUT_DIR.
 const CRATES: [&str; 3] = ["flexio-sys", "verbs-sys", "doca-sys"];
 
+/// Fails where the committed bindings are not those of their headers.
+pub(crate) fn check() -> Result<()> {
+    Bindgen { check: true, sdk: None }.run()
+}
+
 impl Bindgen {
     pub(crate) fn run(&self) -> Result<()> {
         if let Some(sdk) = &self.sdk {
@@ -86,10 +91,10 @@ fn generate(name: &str, feature: &str, include: Option<&Path>) -> Result<PathBuf
             return Ok(script.out_dir.into_std_path_buf().join("bindings.rs"));
         }
     }
-    bail!(
-        "{name} wrote no bindings. bindgen needs libclang: apt-get install libclang-dev, or set LIBCLANG_PATH\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    )
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let needs = "bindgen needs libclang: apt-get install libclang-dev, or set LIBCLANG_PATH";
+    let needs = if text.contains("Unable to find libclang") { needs } else { "" };
+    bail!("{name} wrote no bindings. {needs}\n{text}")
 }
 
 fn first_difference(old: &str, new: &str) -> String {

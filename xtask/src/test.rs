@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 
 use crate::toolchain::Toolchain;
-use crate::{coverage, emu_libs, fuzz, header, hot_loops, process, status, test_programs, verify, workspace};
+use crate::{bindgen, coverage, emu_libs, fuzz, header, hot_loops, process, status, test_programs, verify, workspace};
 
 /// Format check, images, lints and all tests.
 #[derive(clap::Args)]
@@ -93,6 +93,7 @@ const PHASES: &[Phase] = &[
     ],
     // Fuzzing takes processors that host tests leave idle; these have been built by now.
     &[&[("host tests", test_programs::run)], &[("fuzz targets", fuzz::step)]],
+    &[&[("bindings", bindings)]],
     &[&[("interleavings", interleavings)]],
 ];
 
@@ -187,6 +188,17 @@ fn interleavings(run: &Run) -> Result<()> {
     }
     let features = ["--features", "interleavings", "--lib", "interleavings"];
     process::run(workspace::cargo().args(["test", "--package", "flexcast"]).args(features))
+}
+
+/// The committed bindings against their headers.
+fn bindings(run: &Run) -> Result<()> {
+    match bindgen::check() {
+        Err(error) if format!("{error:#}").contains("libclang") => {
+            run.skipped("bindings: bindgen finds no libclang (Debian: libclang-dev)".to_owned());
+            Ok(())
+        }
+        checked => checked,
+    }
 }
 
 /// Queue logic, the datapath and the macros, on the host.

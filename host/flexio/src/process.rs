@@ -181,8 +181,8 @@ impl Process {
     /// The crash record of a dead process, as the library words it.
     ///
     /// # Errors
-    /// [`Error::FlexIo`] where there is none, [`Error::Io`] when it cannot be read, [`Error::NoFunction`] with a library
-    /// that writes none.
+    /// [`Error::FlexIo`] where there is none, [`Error::Io`] when it cannot be read, [`Error::NoFunction`] with a
+    /// library that writes none.
     pub fn crash_record(&self) -> Result<String> {
         let write = self.api().flexio_crash_data;
         self.written("flexio_crash_data", write, |path| Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned()))
