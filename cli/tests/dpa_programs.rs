@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::harness::installed;
+use crate::harness::{installed, skipped};
 use crate::processes::libraries;
 
 const HOST_COMPILER: (&str, &str) = ("gcc", "gcc");
@@ -56,15 +56,20 @@ fn build(name: &str, variant: &str, device_options: &str, host_options: &[&str])
         .expect("the driver starts");
     assert!(driver.status.success(), "{}", String::from_utf8_lossy(&driver.stderr));
     let program = folder.join(name);
+    let host = ["c", "cpp"].map(|language| sources.join(format!("{name}_host.{language}")));
+    let host = host.iter().find(|source| source.exists()).expect("the host's source");
+    // gcc takes the language from the name of the file; C++ has a library of its own.
+    let is_cpp = host.extension().is_some_and(|language| language == "cpp");
+    let (standard, library) = if is_cpp { ("-std=gnu++17", "-lstdc++") } else { ("-std=gnu11", "-lc") };
     let mut compile = Command::new(HOST_COMPILER.0);
     compile
-        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"])
+        .args([standard, "-O1", "-Wall", "-Wextra", "-Werror"])
         .args(host_options)
         .arg("-I")
         .arg(sdk.join("include"));
     compile.arg("-I").arg(workspace_root().join("host/verbs-sys/include"));
-    compile.arg(sources.join(format!("{name}_host.c"))).arg(&archive).arg("-o").arg(&program);
-    succeeds(compile.arg("-L").arg(sdk.join("lib")).args(["-lflexio", "-libverbs", "-lmlx5"]));
+    compile.arg(host).arg(&archive).arg("-o").arg(&program);
+    succeeds(compile.arg("-L").arg(sdk.join("lib")).args(["-lflexio", "-libverbs", "-lmlx5", library]));
     Some(program)
 }
 
@@ -75,6 +80,77 @@ fn run(program: &Path, machine: &str, arguments: &[&str]) -> (bool, String) {
     let mut command = flexcast_command();
     command.args(["emu", "exec", "--libs"]).arg(libraries()).arg("--machine").arg(&file).arg("--").arg(program);
     execute(command.args(arguments))
+}
+
+/// Sends frames to the reflector through a tap device, and counts those that come back.
+const THROUGH_TAP: &str = r#"
+import socket, sys, time
+name, wanted, end = sys.argv[1], int(sys.argv[2]), time.time() + 60
+ours, reflector = bytes.fromhex('020000000001'), bytes.fromhex('020000000077')
+while True:
+    try:
+        tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88B5))
+        tap.bind((name, 0))
+        break
+    except OSError:
+        if time.time() > end:
+            sys.exit('no interface ' + name)
+        time.sleep(0.02)
+returned = 0
+def receive(seconds):
+    global returned
+    tap.settimeout(seconds)
+    try:
+        frame = tap.recv(2000)
+    except (TimeoutError, OSError):
+        return False
+    returned += frame[:6] == ours and frame[6:12] == reflector
+    return True
+def send():
+    try:
+        tap.send(reflector + ours + bytes.fromhex('88b5') + bytes(46))
+    except OSError:
+        time.sleep(0.02)
+# Until the steering rule is there, frames are dropped. Those under way then come back.
+while returned == 0 and time.time() < end:
+    send()
+    receive(0.05)
+while receive(0.3):
+    pass
+while returned < wanted and time.time() < end:
+    send()
+    if not receive(5):
+        break
+print(returned)
+"#;
+
+/// Whether this user may make tap devices.
+fn may_tap() -> bool {
+    let made = Command::new("ip").args(["tuntap", "add", "dev", "fcprobe", "mode", "tap"]).output();
+    let made = made.is_ok_and(|output| output.status.success());
+    if made {
+        succeeds(Command::new("ip").args(["tuntap", "del", "dev", "fcprobe", "mode", "tap"]));
+    } else {
+        skipped("no tap device can be made here: it needs `ip` and the right to administer networks");
+    }
+    made
+}
+
+/// A socket of the computer on one side, a steering rule of the card on the other.
+#[test]
+fn frames_of_a_tap_device_reach_the_card_and_come_back() {
+    if !may_tap() {
+        return;
+    }
+    let Some(program) = build("reflector", "_tap", "", &[]) else { return };
+    let name = format!("fc{}", std::process::id());
+    let mut computer = Command::new("python3");
+    computer.args(["-c", THROUGH_TAP, &name, "40"]).stdout(std::process::Stdio::piped());
+    let computer = computer.spawn().expect("python3 starts");
+    let (success, text) = run(&program, &format!("[tap]\ninterface = \"{name}\"\n"), &["40"]);
+    let returned = computer.wait_with_output().expect("it ends");
+    assert!(success && text.contains("the reflector ends well"), "{text}");
+    assert_eq!(String::from_utf8_lossy(&returned.stdout).trim(), "40", "{text}");
 }
 
 /// Two generations of the interface of each side; frames without a VLAN tag by IPv4, and with one by IPv6.
@@ -110,5 +186,28 @@ fn a_reflector_of_each_generation_sends_every_frame_back() {
             serde_json::from_str(&std::fs::read_to_string(&report).expect("the report")).expect("JSON");
         let count = |name: &str| report[name].as_u64().unwrap_or(u64::MAX);
         assert_eq!(["sent", "returned", "lost", "others"].map(count), [40, 40, 0, 0], "{report}");
+    }
+}
+
+/// Programs in the manner of others: a command queue with workers, a micro-benchmark of memory, copies through a window
+/// by a host in C++, and frames that are printed.
+#[test]
+fn small_programs_of_each_kind_end_well() {
+    let frames = "[generator]\nframes = 8\nin_flight = 8\nframe_bytes = 100\n";
+    for (name, machine, arguments, prints) in [
+        ("tasks", "", [].as_slice(), ["the tasks end well"].as_slice()),
+        ("walker", "[timing]\nmodel = \"m2\"\n", &[], &["3000 steps of ", "the walker ends well"]),
+        ("copier", "", &[], &["copied 1000 bytes of the host", "and one line for stream 1", "the copier ends well"]),
+        ("printer", frames, &["8"], &["96 bytes to port 4001", "the printer ends well"]),
+    ] {
+        let Some(program) = build(name, "", "", &[]) else { return };
+        let (success, text) = run(&program, machine, arguments);
+        assert!(success, "{name}: {text}");
+        for part in prints {
+            assert!(text.contains(part), "{name}: no {part:?} in\n{text}");
+        }
+        if name == "printer" {
+            assert_eq!(text.matches("bytes to port").count(), 8, "{text}");
+        }
     }
 }

@@ -56,6 +56,17 @@ pub enum BridgeError {
         /// Why not.
         reason: String,
     },
+    /// A tap device cannot be used.
+    #[error(
+        "the tap {interface} cannot be used: {source}; `sudo ip tuntap add dev {interface} mode tap user $USER` and \
+         `sudo ip link set {interface} up` make one for a user"
+    )]
+    Tap {
+        /// Its name.
+        interface: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// A machine that runs by itself needs a thread, and a few descriptors.
     #[error("the machine cannot run by itself: {0}")]
     Clock(io::Error),

@@ -1,8 +1,11 @@
-//! Stations at the free end of a cable: a packet generator, a reflector, and a capture that is played.
+//! Stations at the free end of a cable: a packet generator, a reflector, a capture that is played, and a tap device.
 
 mod generator;
 mod reflector;
 mod replay;
+// Requests to the system about network interfaces.
+#[allow(unsafe_code)]
+mod tap;
 
 pub use generator::GeneratorReport;
 
@@ -19,6 +22,9 @@ pub(crate) fn of(machine: &Machine, world: &mut World) -> Result<Option<Box<dyn 
     }
     if let Some(table) = &machine.reflector {
         return Ok(Some(Box::new(reflector::Reflector::new(table))));
+    }
+    if let Some(table) = &machine.tap {
+        return Ok(Some(Box::new(tap::Tap::open(table)?)));
     }
     let replay = machine.replay.as_ref().map(|table| replay::Replay::read(&table.capture));
     Ok(replay.transpose()?.map(|replay| Box::new(replay) as Box<dyn Station>))

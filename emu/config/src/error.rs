@@ -60,6 +60,9 @@ pub enum ConfigError {
     /// A generator that cannot be.
     #[error("generator or reflector: {0}")]
     Generator(String),
+    /// A tap that cannot be.
+    #[error("tap: {0}")]
+    Tap(String),
     /// A heap that cannot be.
     #[error("heap_mib is {mib}: 1 to {MOST_HEAP_MIB} are possible")]
     Heap {
@@ -67,7 +70,7 @@ pub enum ConfigError {
         mib: u64,
     },
     /// More than one thing at the free end.
-    #[error("generator, reflector, replay and bridge: the cable has one free end, so give one of them")]
+    #[error("generator, reflector, replay, tap and bridge: the cable has one free end, so give one of them")]
     Ends,
     /// More is lost than there is.
     #[error("loss of {percent} %: must be 0 to 100")]

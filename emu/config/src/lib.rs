@@ -24,5 +24,5 @@ pub use machine::Machine;
 pub use memory::{Memory, MemoryTable};
 pub use network::{LinkTable, NetworkTable};
 pub use share::{AttachTable, MOST_CLIENTS, ShareTable};
-pub use station::{GeneratorTable, ReflectorTable, ReplayTable};
+pub use station::{GeneratorTable, ReflectorTable, ReplayTable, TapTable};
 pub use timing::{Timing, TimingError};

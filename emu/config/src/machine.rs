@@ -11,7 +11,7 @@ use crate::job::JobTable;
 use crate::memory::{Memory, MemoryTable};
 use crate::network::{LinkTable, NetworkTable};
 use crate::share::{AttachTable, MOST_CLIENTS, ShareTable};
-use crate::station::{GeneratorTable, ReflectorTable, ReplayTable};
+use crate::station::{GeneratorTable, ReflectorTable, ReplayTable, TapTable};
 use crate::timing::Timing;
 
 /// Seed of weak memory where nobody gives one.
@@ -84,6 +84,9 @@ pub(crate) const MOST_COMMAND_PS: u64 = 1_000_000_000_000;
 ///
 /// [replay]                    # or the frames of a capture
 /// capture = "frames.pcapng"
+///
+/// [tap]                       # or a tap device of this computer
+/// interface = "fc0"
 ///
 /// [job]                       # in the place of first_card and [bridge]: each process of a job on this computer has a machine like this one
 /// first_port = 7471           # UDP port of rank 0; those of the others follow
@@ -164,6 +167,9 @@ pub struct Machine {
     /// A capture that is played there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replay: Option<ReplayTable>,
+    /// A tap device there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tap: Option<TapTable>,
     /// Is the same for all processes of a job: [`Machine::placed`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<JobTable>,
@@ -223,7 +229,8 @@ impl Machine {
     }
 
     fn stations(&self) -> u32 {
-        [self.generator.is_some(), self.reflector.is_some(), self.replay.is_some()].map(u32::from).iter().sum()
+        let stations = [self.generator.is_some(), self.reflector.is_some(), self.replay.is_some(), self.tap.is_some()];
+        stations.map(u32::from).iter().sum()
     }
 
     /// Whether something is at the free end of the cable that is no other machine.
@@ -257,6 +264,9 @@ impl Machine {
         }
         if let Some(reflector) = &self.reflector {
             reflector.check().map_err(ConfigError::Generator)?;
+        }
+        if let Some(tap) = &self.tap {
+            tap.check().map_err(ConfigError::Tap)?;
         }
         if self.stations() + u32::from(self.bridge.is_some()) > 1 && self.has_station() {
             return Err(ConfigError::Ends);

@@ -1,4 +1,4 @@
-//! `[generator]`, `[reflector]` and `[replay]` of a machine: what is at the free end of its card's cable.
+//! `[generator]`, `[reflector]`, `[replay]` and `[tap]` of a machine: what is at the free end of its card's cable.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -147,4 +147,29 @@ impl ReflectorTable {
 pub struct ReplayTable {
     /// The capture: pcap or pcapng, of Ethernet.
     pub capture: PathBuf,
+}
+
+/// Longest name of a network interface, in bytes.
+const INTERFACE_BYTES: usize = 15;
+
+/// `[tap]`: a tap device of this computer, by which the card is in its network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TapTable {
+    /// Its name, 1 to 15 bytes. One that is not there is made, which needs the rights for it, and goes with the
+    /// program.
+    pub interface: String,
+}
+
+impl TapTable {
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let name = &self.interface;
+        let fits = (1..=INTERFACE_BYTES).contains(&name.len());
+        if !fits || !name.bytes().all(|byte| byte.is_ascii_graphic() && !b"/:%".contains(&byte)) {
+            return Err(format!(
+                "interface is {name:?}: a name has 1 to {INTERFACE_BYTES} bytes of ASCII without blanks, `/`, `:` and `%`"
+            ));
+        }
+        Ok(())
+    }
 }

@@ -3,7 +3,7 @@ use std::path::Path;
 use emu_machine::{Config, DrivenFrom, LinkConfig, MemoryModel, Wiring};
 
 use super::*;
-use crate::{GeneratorTable, Memory, Priorities, ReflectorTable, ReplayTable};
+use crate::{GeneratorTable, Memory, Priorities, ReflectorTable, ReplayTable, TapTable};
 
 fn read(text: &str) -> Machine {
     Machine::parse(text).unwrap()
@@ -64,6 +64,7 @@ fn full() -> Machine {
         generator: Some(GeneratorTable { frames: 15, ..GeneratorTable::default() }),
         reflector: Some(ReflectorTable { delay_ns: 16 }),
         replay: Some(ReplayTable { capture: "z.pcapng".into() }),
+        tap: Some(TapTable { interface: "fc0".to_owned() }),
         stuck_ms: Some(13),
         driven_from: DrivenFrom::Arm,
         capture: Some("x.pcapng".into()),
