@@ -53,11 +53,11 @@ impl Tap {
         let device = options.open("/dev/net/tun").map_err(refused)?;
         let mut request = named(&name);
         request.ifr_ifru.ifru_flags = (IFF_TAP | IFF_NO_PI) as c_short;
-        // SAFETY: the descriptor is open, and the request is a structure of the type that this command reads and writes.
+        // SAFETY: the descriptor is open; the request is of the type that this command reads and writes.
         if unsafe { ioctl(device.as_raw_fd(), TUNSETIFF, &raw mut request) } < 0 {
             return Err(refused(io::Error::last_os_error()));
         }
-        // Who may not do so has brought it up before, or is told when the first frame is refused.
+        // A user without the right to do so has brought it up before, or reads why the first frame is refused.
         let _ = bring_up(&name);
         Ok(Self::of(name, device))
     }
