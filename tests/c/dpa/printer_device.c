@@ -9,6 +9,9 @@
 
 #include "printer.h"
 
+/* Opcode of a failed receive, for which the device headers have no name. */
+enum { CQE_RESPONDER_ERROR = 14 };
+
 static struct printer *state;
 static uint32_t printed;
 
@@ -42,6 +45,10 @@ __dpa_global__ void printer_event(uint64_t argument)
 		if (flexio_dev_cqe_get_owner(cqe) != ((index >> LOG_DEPTH) & 1))
 			break;
 		__dpa_thread_memory_fence(__DPA_R, __DPA_R);
+		if (flexio_dev_cqe_get_opcode(cqe) == CQE_RESPONDER_ERROR) {
+			flexio_dev_print("the queue has failed, syndrome %u\n", flexio_dev_cqe_get_err_synd(cqe));
+			flexio_dev_thread_finish();
+		}
 		frame = (const uint8_t *)state->frames + flexio_dev_cqe_get_wqe_counter(cqe) % DEPTH * FRAME_BYTES;
 		flexio_dev_print("%u bytes to port %u\n", flexio_dev_cqe_get_byte_cnt(cqe), frame[36] << 8 | frame[37]);
 		flexio_dev_dbr_cq_set_ci((uint32_t *)state->cq_dbr, index + 1);
