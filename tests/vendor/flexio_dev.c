@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-typedef struct {
+typedef struct flexio_dev_thread_ctx {
     uint32_t version;
     uint16_t outbox_config_id, window_config_id;
     uint64_t outbox_base, window_base, window_config_base, metadata;
@@ -139,7 +139,7 @@ uint32_t flexio_dev_multi_window_ptr_acquire(uint32_t entity, uint64_t host_addr
 
 uint64_t strlen(const char *text);
 
-int flexio_dev_puts(thread_context *of, const char *text)
+int flexio_dev_puts(thread_context *of, char *text)
 {
     (void)of;
     uint64_t bytes = strlen(text);

@@ -306,3 +306,38 @@ fn a_planted_error_is_found_by_name() {
     }
     assert_eq!(device(folder.path(), &side, "25.1.0"), "");
 }
+
+/// What the compiler says of the stand-in for the vendor's device library (`vendor_build.rs`) where it is held to the
+/// table: its functions have the types of the vendor's, as they have in an object.
+fn stand_in(source: &str) -> String {
+    let device = table().device;
+    let mut text = format!("{source}\ntypedef uint64_t flexio_uintptr_t;\n#define flexio_dev_status_t uint32_t\n");
+    let mut count = 0;
+    for Function { name, r#type, when } in &device.functions {
+        if when.holds("25.1.0") && source.contains(&format!(" {name}(")) {
+            // An enumeration is a number there.
+            let expected = r#type.replace("enum flexio_window_entity", "uint32_t");
+            let equal = format!("__builtin_types_compatible_p(__typeof__({name}), {expected})");
+            writeln!(text, "_Static_assert({equal}, \"{name} is {expected}\");").unwrap();
+            count += 1;
+        }
+    }
+    assert!(count >= 9, "{count} functions of the stand-in are in the table");
+    diagnostics(DEVICE_COMPILER.0, &DEVICE_FLAGS, &[], &text)
+}
+
+#[test]
+fn the_stand_in_of_the_device_library_has_the_vendors_types() {
+    if !installed(DEVICE_COMPILER.0, DEVICE_COMPILER.1) {
+        return;
+    }
+    let source = std::fs::read_to_string(workspace_root().join("tests/vendor/flexio_dev.c")).expect("the stand-in");
+    assert_eq!(stand_in(&source), "");
+    let (right, wrong) = (
+        "void flexio_dev_event_handler_activate(uint32_t id)\n{\n    call",
+        "uint64_t flexio_dev_event_handler_activate(uint32_t id)\n{\n    return call",
+    );
+    assert!(source.contains(right));
+    let found = stand_in(&source.replace(right, wrong));
+    assert!(found.contains("flexio_dev_event_handler_activate is void(uint32_t)"), "{found}");
+}
