@@ -9,6 +9,7 @@ mod diagnose;
 mod firsts;
 mod functions;
 mod host_processes;
+mod lifetime;
 mod model;
 mod outside;
 mod probes;
@@ -438,7 +439,12 @@ impl World {
     }
 
     /// Hands an event to a network card, with the memories it reaches, and carries out what follows from it.
-    fn nic_event(&mut self, at_ps: u64, card: usize, call: impl FnOnce(&mut Nic, &mut CardDma<'_>, &mut Effects)) {
+    pub(crate) fn nic_event(
+        &mut self,
+        at_ps: u64,
+        card: usize,
+        call: impl FnOnce(&mut Nic, &mut CardDma<'_>, &mut Effects),
+    ) {
         let mut effects = std::mem::take(&mut self.effects);
         let Card { nic, arm, processes, cores, .. } = &mut self.cards[card];
         let arm = arm.as_ref();
@@ -514,7 +520,6 @@ impl World {
             self.explain_refused(card, entry);
         }
         for event in effects.async_events.drain(..) {
-            tracing::warn!(card, ?event, "queue failure");
             self.explain_failure(card, event);
             if self.is_notified(card, event) {
                 self.async_events.push_back((card, event));

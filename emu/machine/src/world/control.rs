@@ -82,14 +82,17 @@ impl World {
 
     /// Takes bytes of DPA heap (not zeroed when reused); 64-byte aligned.
     pub fn heap_alloc(&mut self, card: usize, process: u32, bytes: u64) -> Result<u64, MachineError> {
+        self.release_held(card, process)?;
         let addr = self.card(card)?.process_mut(process)?.heap.alloc(bytes)?;
         self.watch_alloc(card, process, addr, bytes);
         Ok(addr)
     }
 
-    /// Gives an allocation back.
+    /// Gives an allocation back. While something of a queue lies in it, which is reported, nobody else gets it.
     pub fn heap_free(&mut self, card: usize, process: u32, addr: u64) -> Result<(), MachineError> {
-        let bytes = self.card(card)?.process_mut(process)?.heap.free(addr)?;
+        let is_used = self.explain_freed(card, process, addr)?;
+        let heap = &mut self.card(card)?.process_mut(process)?.heap;
+        let bytes = if is_used { heap.hold(addr) } else { heap.free(addr) }?;
         self.watch_free(card, process, addr, bytes);
         Ok(())
     }
@@ -230,7 +233,9 @@ impl World {
     /// Removes a window; threads that still use it fault at their next access.
     pub fn destroy_window(&mut self, card: usize, process: u32, id: u32) -> Result<(), MachineError> {
         let missing = MachineError::NoObject { what: "window", id, process };
-        self.card(card)?.process_mut(process)?.windows.remove(&id).map(|_| ()).ok_or(missing)
+        self.card(card)?.process_mut(process)?.windows.remove(&id).map(|_| ()).ok_or(missing)?;
+        self.explain_window_end(card, process, id);
+        Ok(())
     }
 
     /// Makes an outbox and gives its id.
