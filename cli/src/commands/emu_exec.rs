@@ -29,7 +29,8 @@ const RACES_CODE: u8 = 66;
 /// Time between two checks whether the program has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Becomes the program; or, if its machine detects races, runs it, and ends as it does unless there were some.
+/// Becomes the program; or, if there is something to do after it, runs it, and ends as it does unless its machine has
+/// found races.
 pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
     let libraries = libraries(args.libs.as_deref(), &places())?;
     // Passed as text: a bad file ends here, and not inside the program's first call of verbs.
@@ -51,6 +52,12 @@ pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
     if machine.detect_races {
         attempt_races()?;
         return watch(command).map_err(|error| not_started(program, error));
+    }
+    if let Some(share) = &machine.share {
+        let code = supervise(&mut command).map_err(|error| not_started(program, error));
+        // Of a program that was killed it is still there.
+        emu_bridge::take_away(&share.socket);
+        return code.map(ExitCode::from);
     }
     Err(not_started(program, command.exec().into()))
 }
@@ -95,15 +102,25 @@ fn attempt_races() -> anyhow::Result<()> {
     opened.map(drop).with_context(|| format!("{RACES_VARIABLE}: `{}` cannot be written", path.display()))
 }
 
-/// Runs a program whose machine writes the races that it finds to a file. Requests to end go on to the program; those
-/// of a terminal reach it by themselves.
+/// Runs a program whose machine writes the races that it finds to a file.
 fn watch(mut command: Command) -> anyhow::Result<ExitCode> {
     let folder = tempfile::tempdir().context("a folder for the races")?;
     // A file that the user has named may have races of earlier runs in it.
     let races = races_file().unwrap_or_else(|| folder.path().join("races"));
     let length = || std::fs::metadata(&races).map_or(0, |file| file.len());
     let before = length();
-    let mut child = command.env(RACES_VARIABLE, &races).spawn()?;
+    let own = supervise(command.env(RACES_VARIABLE, &races))?;
+    if length() <= before {
+        return Ok(ExitCode::from(own));
+    }
+    note!("flexcast: the machine has found races for memory; see above");
+    Ok(ExitCode::from(if own == 0 { RACES_CODE } else { own }))
+}
+
+/// Runs a program to its end, and gives its exit code as a shell shows it. Requests to end go on to the program; those
+/// of a terminal reach it by themselves.
+fn supervise(command: &mut Command) -> anyhow::Result<u8> {
+    let mut child = command.spawn()?;
     let asked = [SIGTERM, SIGHUP, SIGINT, SIGQUIT].map(|signal| (signal, Arc::new(AtomicBool::new(false))));
     for (signal, flag) in &asked {
         signal_hook::flag::register(*signal, Arc::clone(flag))?;
@@ -121,16 +138,10 @@ fn watch(mut command: Command) -> anyhow::Result<ExitCode> {
         }
         std::thread::sleep(POLL_INTERVAL);
     };
-    let own = match (status.code(), status.signal()) {
+    Ok(match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
-        // As a shell shows it.
         (None, signal) => 128 + signal.unwrap_or_default() as u8,
-    };
-    if length() <= before {
-        return Ok(ExitCode::from(own));
-    }
-    note!("flexcast: the machine has found races for memory; see above");
-    Ok(ExitCode::from(if own == 0 { RACES_CODE } else { own }))
+    })
 }
 
 /// The machine that the options describe.

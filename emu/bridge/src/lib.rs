@@ -40,7 +40,7 @@ pub use peer::PeerConfig;
 pub use peers::attempt;
 pub use share::{
     Client, Lost, MAX_MESSAGE_BYTES, Remote, RemoteClock, Reply, Seldom, Session, ShareCounters, VERSION, serve_with,
-    share_counters,
+    share_counters, take_away,
 };
 pub use shared::{INLINE, VARIABLE, attached, await_socket, is_driven, leave, relax, will_sleep, with_world};
 pub use station::GeneratorReport;

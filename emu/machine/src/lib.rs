@@ -44,7 +44,7 @@ pub use card::{Card, RPC_EU, USER_EUS};
 pub use config::wiring::{LinkConfig, NetworkConfig, Wiring};
 pub use config::{Config, CostModel, DrivenFrom, MemoryModel};
 pub use current::{
-    Driver, EventHook, Machine, Maker, Shared, configure, has_own, is_driven, make_shared_with, on_events, relax,
+    Driver, EventHook, Machine, Maker, Shared, configure, has_own, is_driven, make_shared_with, on_events, peek, relax,
     run_out, will_sleep, with_world,
 };
 pub use dpa::crash::ANNOUNCED;
