@@ -22,6 +22,7 @@ mod flush;
 mod launcher;
 mod limits;
 mod make;
+mod names;
 mod pace;
 mod peer;
 mod peers;
@@ -35,7 +36,8 @@ pub use bridge::{Bridge, BridgeCounters};
 pub use error::BridgeError;
 pub use fault_sink::{RACES_VARIABLE, races, report_races, say};
 pub use limits::PEER_TIMEOUT_VARIABLE;
-pub use make::make;
+pub use make::{check, make};
+pub use names::{NAMES_VARIABLE, device_names};
 pub use peer::PeerConfig;
 pub use peers::attempt;
 pub use share::{
