@@ -24,10 +24,12 @@ impl World {
     ///
     /// # Errors
     /// What [`Image::parse`](flexcast_image::Image::parse) and
-    /// [`Image::expect_served`](flexcast_image::Image::expect_served) refuse, and segments outside the address range of
-    /// images.
+    /// [`Image::expect_served`](flexcast_image::Image::expect_served) refuse, an image for a processor that the card
+    /// does not have ([`Image::expect_isa`](flexcast_image::Image::expect_isa)), and segments outside the address range
+    /// of images.
     pub fn create_process(&mut self, card: usize, elf: &[u8]) -> Result<u32, MachineError> {
         let (number, image) = self.images.parse(elf)?;
+        image.expect_isa(self.config.isa, "the emulated card")?;
         let global_pointer = image.symbol("__global_pointer$").unwrap_or(0);
         let heap_bytes = self.config.heap_bytes;
         let memory = ProcessMemory::load(&image, heap_bytes)?;
