@@ -162,6 +162,7 @@ mod tests {
             ("[generator]\n[reflector]", "the cable has one free end"),
             ("[reflector]\ndelay_ns = 2000000000", "delay_ns is 2000000000"),
             ("[reflector]\n[network]\ntopology = \"switch-4\"", "leave [network] out"),
+            ("dpa_units = [3, 2]", "execution units 3 to 2: a partition is a range of units 0 to 254"),
             ("heap_mib = 0", "heap_mib is 0: 1 to 8192 are possible"),
             ("capture = \"/no/such/folder/x.pcapng\"", "/no/such/folder/x.pcapng"),
             ("[network]\ntopology = \"ring-4\"", "the machine file: topology ring-4"),

@@ -40,7 +40,7 @@ mod weak;
 mod wires;
 mod world;
 
-pub use card::{Card, RPC_EU, USER_EUS};
+pub use card::{Card, RPC_EU};
 pub use config::wiring::{LinkConfig, NetworkConfig, Wiring};
 pub use config::{Config, CostModel, DrivenFrom, MemoryModel};
 pub use current::{
@@ -51,6 +51,7 @@ pub use dpa::crash::ANNOUNCED;
 pub use dpa::crash::CrashRecord;
 pub use dpa::heap::HeapInfo;
 pub use dpa::layout;
+pub use dpa::layout::USER_EUS;
 pub use dpa::process::{Process, ProcessStatus, Stream};
 pub use dpa::regions::{Region, RegionKind};
 pub use dpa::statistics::{Executed, ThreadStatistics, thread_name};

@@ -34,6 +34,7 @@ use crate::card::{Card, CardDma};
 use crate::config::wiring::Wiring;
 use crate::config::{Config, DrivenFrom, MemoryModel};
 use crate::dpa::images::Images;
+use crate::dpa::layout::USER_EUS;
 use crate::dpa::thread::ThreadState;
 use crate::error::MachineError;
 use crate::function::ArmSide;
@@ -110,6 +111,9 @@ impl World {
         if first > LAST_CARD + 1 - count {
             return Err(MachineError::FirstCard { first, cards: count });
         }
+        if config.units.is_empty() || !config.units.clone().all(|unit| USER_EUS.contains(&unit)) {
+            return Err(MachineError::Partition { first: *config.units.start(), last: *config.units.end() });
+        }
         if config.arm_functions && config.driven_from == DrivenFrom::Arm {
             return Err(MachineError::ArmFunctionsOfArm);
         }
@@ -128,7 +132,12 @@ impl World {
                 nic.set_priorities(switching.priorities, switching.weights);
             }
             let arm = config.arm_functions.then(|| ArmSide::new(&mut nic, first + index)).transpose()?;
-            Ok(Card::new(nic, arm, model.clone().map(|model| Timed::new(model, config.driven_from))))
+            Ok(Card::new(
+                nic,
+                config.units.clone(),
+                arm,
+                model.clone().map(|model| Timed::new(model, config.driven_from)),
+            ))
         };
         let cards = (0..count).map(card).collect::<Result<Vec<_>, MachineError>>()?;
         let wires = Wires::new(&config.wiring, first, count)?;
