@@ -98,17 +98,24 @@ pub fn ps(state: &State, with_threads: bool) -> Table {
     table
 }
 
-/// What a table has no room for: why processes have ended by themselves, what is
-/// stuck and why, and that there were races.
+/// What a table has no room for: why processes have ended by themselves, what is stuck and why, what cards have
+/// dropped, and that there were races.
 #[must_use]
 pub fn remarks(state: &State) -> Vec<String> {
     let ended = processes(state).filter_map(|(card, process)| {
         let cause = process.cause.as_ref()?;
         Some(format!("{} of {}, {}: {cause}", process.name, card.name, process.status))
     });
+    let dropped = state.cards.iter().filter(|card| card.steering_drops + card.rnr_drops > 0).map(|card| {
+        format!(
+            "{} has dropped {} frames that no steering rule led to a receive queue (steering_drops), and {} frames and \
+             messages for which no receive was posted (rnr_drops)",
+            card.name, card.steering_drops, card.rnr_drops
+        )
+    });
     let races = state.races.as_ref().filter(|races| races.count > 0);
     let races = races.map(|races| format!("{} races for memory (--json lists the accesses)", races.count));
-    ended.chain(state.diagnoses.iter().cloned()).chain(races).collect()
+    ended.chain(state.diagnoses.iter().cloned()).chain(dropped).chain(races).collect()
 }
 
 /// What each thread has executed.
@@ -175,8 +182,15 @@ mod tests {
             threads,
             forgotten_threads: 0,
         };
-        let card =
-            |name: &str, processes| Card { name: name.to_owned(), tx_packets: 1, rx_packets: 2, cqes: 3, processes };
+        let card = |name: &str, processes| Card {
+            name: name.to_owned(),
+            tx_packets: 1,
+            rx_packets: 2,
+            cqes: 3,
+            steering_drops: 0,
+            rnr_drops: 0,
+            processes,
+        };
         State {
             format: emu_observe::state::FORMAT.to_owned(),
             version: emu_observe::state::VERSION,
@@ -218,6 +232,9 @@ mod tests {
         state.diagnoses = vec!["QP 0x1902: 2,170 RNR NAKs".to_owned()];
         assert!(remarks(&state).contains(&"QP 0x1902: 2,170 RNR NAKs".to_owned()));
         assert!(lines.len() == 2 && lines[1].starts_with("3 races for memory"), "{lines:?}");
+        state.cards[1].rnr_drops = 7;
+        let lines = remarks(&state);
+        assert!(lines.iter().any(|line| line.starts_with("mlx5_1 has dropped 0 frames") && line.contains("7 frames")));
     }
 
     #[test]

@@ -380,4 +380,17 @@ fn probes_run_on_the_emulator_and_the_report_says_so() {
     let rows = json["rows"].as_array().expect("rows");
     // The units of the emulated card that a process may ask for.
     assert!(rows.iter().any(|row| row["finding"] == "0-254: 255 of them"), "{json}");
+    let finding = |question: u64| {
+        let row = rows.iter().find(|row| row["questions"].as_array().is_some_and(|all| all.contains(&question.into())));
+        let row = row.expect("a row");
+        assert_eq!(row["outcome"], "answered", "{row}");
+        row["finding"].as_str().expect("text").to_owned()
+    };
+    // 16 KiB of stack, of which the call has some, above a guard.
+    let stack = finding(5);
+    assert!(stack.starts_with("16") && stack.contains("end the process: it is guarded"), "{stack}");
+    assert!(finding(6).contains("a call of 8 ms ends well"));
+    let loads = finding(16);
+    assert!(loads.contains("cycles aligned") && loads.contains("at offset 60 of a line"), "{loads}");
+    assert!(finding(17).starts_with("the record is not needed: 512 answers came, 8 at once"));
 }

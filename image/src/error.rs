@@ -1,5 +1,7 @@
 //! Errors of reading a device image.
 
+use std::fmt;
+
 use thiserror::Error;
 
 /// A file that cannot be read as a device image, or a question about an image that has no answer.
@@ -73,6 +75,9 @@ pub enum ImageError {
     /// Nothing to load.
     #[error("no loadable segment; was the linker script used (linker/*.ld)?")]
     NoSegments,
+    /// Its ISA attribute names what the card's processor does not have.
+    #[error("{0}")]
+    OtherCard(Box<OtherCard>),
     /// Parts that start-up code or a dynamic linker would have to serve, which a DPA has not.
     #[error("{}", sentence(.parts))]
     Unserved {
@@ -160,6 +165,32 @@ pub enum ImageError {
 }
 
 flexcast_error::debug_as_display!(ImageError);
+
+/// An image for a processor that a card does not have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherCard {
+    /// ISA attribute of the image.
+    pub arch: String,
+    /// The generation that it is for, as far as its extensions show.
+    pub generation: &'static str,
+    /// What the card's processor lacks.
+    pub missing: String,
+    /// What the card is.
+    pub card: String,
+    /// What its processor executes.
+    pub isa: flexcast_isa::Isa,
+}
+
+impl fmt::Display for OtherCard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { arch, generation, missing, card, isa } = self;
+        write!(
+            f,
+            "the image is for {generation} (ISA attribute {arch}), and {card} is {isa}: it lacks {missing}; build the \
+             image for this card (`cargo xtask build`, or `flexcast dpacc` for programs in C)"
+        )
+    }
+}
 
 fn sentence(parts: &[crate::Unserved]) -> String {
     parts.iter().map(crate::Unserved::to_string).collect::<Vec<_>>().join("; also ")

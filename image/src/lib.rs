@@ -23,6 +23,7 @@ pub mod illegal;
 pub mod loops;
 mod panic;
 mod symbol;
+mod target;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod unserved;
@@ -36,7 +37,7 @@ mod verify_tests;
 
 pub use elf::{Image, Section, Segment};
 pub use entry::{AbiNote, Entry, EntryKind};
-pub use error::ImageError;
+pub use error::{ImageError, OtherCard};
 pub use panic::{PANIC_RECORD, PanicPlace};
 pub use symbol::{Symbol, SymbolKind};
 pub use unserved::{Phase, Unserved};

@@ -18,12 +18,16 @@ const BUFFER_BYTES: u32 = 4096;
 /// Longest wait for an answer, which takes microseconds.
 const ANSWER_BOUND: Bound = Bound::millis(10).with_polls(50_000_000);
 
+/// Ids of receives begin here; those of sends are below.
+const ANSWERS: u64 = 2;
+
 /// How a ping went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pong {
     /// Whether the answers equal the messages.
     pub equal: bool,
-    /// From posting the message to its answer, by the provider's clock, in picoseconds; one per message.
+    /// From posting the message to its answer, by the provider's clock, in picoseconds; one per message, or
+    /// per messages that were under way together.
     pub round_trips_ps: Vec<u64>,
 }
 
@@ -32,12 +36,31 @@ pub struct Pong {
 /// # Errors
 /// A timeout, an error completion, or whatever provisioning can give.
 pub fn ping(process: &Process, client: &Device, messages: &[&[u8]]) -> Result<Pong, TputError> {
+    ping_by(process, client, "pong", messages, 1)
+}
+
+/// Most messages that are under way at once.
+pub const MOST_IN_FLIGHT: usize = 8;
+
+/// The same by one of the image's handlers that answer, with so many messages under way at once, at most
+/// [`MOST_IN_FLIGHT`]: a round trip is that of all of them.
+///
+/// # Errors
+/// As [`ping`].
+pub fn ping_by(
+    process: &Process,
+    client: &Device,
+    handler: &str,
+    messages: &[&[u8]],
+    in_flight: usize,
+) -> Result<Pong, TputError> {
+    let in_flight = in_flight.clamp(1, MOST_IN_FLIGHT);
     let outbox = Outbox::new(process)?;
     let depth = 1u64 << LOG_DEPTH;
     let buffers = DeviceBuffer::zeroed(process, depth * u64::from(BUFFER_BYTES))?;
     let key = MemoryKey::new(&buffers, Access::LOCAL_WRITE)?;
     let context = DeviceBuffer::zeroed(process, size_of::<PingPongContext>() as u64)?;
-    let handler = EventHandler::new(process, "pong", context.addr().get(), Affinity::Any)?;
+    let handler = EventHandler::new(process, handler, context.addr().get(), Affinity::Any)?;
     let receive_cq = DpaCompletionQueue::new(&outbox, LOG_DEPTH, CqTarget::Thread(&handler))?;
     let send_cq = DpaCompletionQueue::new(&outbox, LOG_DEPTH, CqTarget::Thread(&handler))?;
     let depths = DpaDepths { log_send: Some(LOG_DEPTH), log_receive: Some(LOG_DEPTH) };
@@ -45,9 +68,11 @@ pub fn ping(process: &Process, client: &Device, messages: &[&[u8]]) -> Result<Po
         DpaQueuePair::builder(Transport::Rc, depths).access(Access::LOCAL_WRITE).build(&send_cq, &receive_cq)?;
 
     let pd = ProtectionDomain::new(client)?;
-    let memory = MemoryRegion::register(&pd, HostBuffer::zeroed(2 * BUFFER_BYTES as usize)?, Access::LOCAL_WRITE)?;
-    let completions = CompletionQueue::new(client, 16)?;
-    let host_depths = QueueDepths { send: 4, receive: 4 };
+    // A message and its answer for each that is under way.
+    let bytes = 2 * in_flight * BUFFER_BYTES as usize;
+    let memory = MemoryRegion::register(&pd, HostBuffer::zeroed(bytes)?, Access::LOCAL_WRITE)?;
+    let completions = CompletionQueue::new(client, 2 * MOST_IN_FLIGHT as u32)?;
+    let host_depths = QueueDepths { send: MOST_IN_FLIGHT as u32, receive: MOST_IN_FLIGHT as u32 };
     let host_qp = QueuePair::builder(&pd, Transport::Rc, host_depths).build(&completions, &completions)?;
     host_qp.init(Access::LOCAL_WRITE, 0)?;
     let host = RemoteQp { qpn: host_qp.qpn(), gid: client.port().gid, mac: client.info().mac, first_psn: 0 };
@@ -75,32 +100,36 @@ pub fn ping(process: &Process, client: &Device, messages: &[&[u8]]) -> Result<Po
 
     let mut pong = Pong { equal: true, round_trips_ps: Vec::new() };
     let relax = client.provider().relax();
-    for message in messages {
-        let len = message.len() as u32;
-        let answer_offset = u64::from(BUFFER_BYTES);
-        memory.write(0, message)?;
-        memory.write(answer_offset as usize, &vec![0; message.len()])?;
-        host_qp.post_receive(2, memory.slice(answer_offset, BUFFER_BYTES)?)?;
+    let message_at = |at: usize| 2 * at as u64 * u64::from(BUFFER_BYTES);
+    let answer_at = |at: usize| message_at(at) + u64::from(BUFFER_BYTES);
+    for together in messages.chunks(in_flight) {
+        for (at, message) in together.iter().enumerate() {
+            memory.write(message_at(at) as usize, message)?;
+            memory.write(answer_at(at) as usize, &vec![0; message.len()])?;
+            host_qp.post_receive(ANSWERS + at as u64, memory.slice(answer_at(at), BUFFER_BYTES)?)?;
+        }
         let start_ps = relax.now_ps();
-        host_qp.post_sends(&[SendRequest {
-            id: 1,
-            kind: SendKind::Send,
-            local: Some(memory.slice(0, len)?),
-            immediate: None,
-            signaled: true,
-        }])?;
-        let mut answered = None;
-        while answered.is_none() {
+        let send = |(at, message): (usize, &&[u8])| {
+            let local = Some(memory.slice(message_at(at), message.len() as u32)?);
+            Ok(SendRequest { id: 1, kind: SendKind::Send, local, immediate: None, signaled: true })
+        };
+        host_qp.post_sends(&together.iter().enumerate().map(send).collect::<flexio::Result<Vec<_>>>()?)?;
+        let mut answers = Vec::with_capacity(together.len());
+        while answers.len() < together.len() {
             let done = completions.wait(ANSWER_BOUND, "the answer to a ping");
             if done.is_err() {
                 process.check()?;
             }
-            answered = done?.into_iter().find(|completion| completion.id == 2);
+            answers.extend(done?.into_iter().filter(|completion| completion.id >= ANSWERS));
         }
         pong.round_trips_ps.push(relax.now_ps() - start_ps);
-        let mut answer = vec![0; message.len()];
-        memory.read(answer_offset as usize, &mut answer)?;
-        pong.equal &= answer == *message && answered.is_some_and(|completion| completion.byte_len == len);
+        for (at, message) in together.iter().enumerate() {
+            let mut answer = vec![0; message.len()];
+            memory.read(answer_at(at) as usize, &mut answer)?;
+            let completion = answers.iter().find(|answer| answer.id == ANSWERS + at as u64);
+            let is_whole = completion.is_some_and(|completion| completion.byte_len == message.len() as u32);
+            pong.equal &= answer == *message && is_whole;
+        }
     }
     Ok(pong)
 }

@@ -134,21 +134,15 @@ impl fmt::Display for Report {
 }
 
 /// Questions that no program settles which has one card: what does.
-const ELSEWHERE: [(&[u32], &str, &str); 9] = [
+const ELSEWHERE: [(&[u32], &str, &str); 7] = [
     (&[1, 12, 22], "the vendor's linker, its script and dpa-fatbin", "cargo xtask build --toolchain bf3, then verify"),
     (&[2, 3], "encodings of custom instructions and fences", "assemble and disassemble with the vendor's compiler"),
     (&[4], "ecall numbers", "not needed: the vendor's library is linked"),
-    (
-        &[5, 6, 16],
-        "stack of a thread, watchdog, misaligned accesses",
-        "there is no firmware for it yet: it ends its process",
-    ),
     (
         &[7, 10, 11],
         "layouts and UD queue pairs of the installed FlexIO",
         "cargo xtask bindgen against the installed headers",
     ),
-    (&[17], "doorbells under pressure", "there is no firmware for it yet"),
     (&[18], "windows of two entities with different keys", "there is no firmware for it yet"),
     (
         &[23],
@@ -162,6 +156,15 @@ const ELSEWHERE: [(&[u32], &str, &str); 9] = [
 const UNITS: u32 = 256;
 /// Pings whose fastest is reported.
 const PINGS: usize = 32;
+/// Messages that are answered without the doorbell record, and how many are under way at once.
+const LOADED: (usize, usize) = (512, pingpong::MOST_IN_FLIGHT);
+/// Longest stack that is searched for, and to what precision, in bytes.
+const STACK: (u64, u64) = (1 << 20, 64);
+/// Loads that the firmware counts the cycles of.
+const LOADS: u64 = 1024;
+/// Longest run of a call in milliseconds: on a card, whose watchdog may end it, and on the emulator, which has one by
+/// configuration.
+const SPIN_MS: (u64, u64) = (16_000, 8);
 /// Bytes of the Broadcast from the card to itself.
 const BYTES: u64 = 256 << 10;
 
@@ -223,8 +226,17 @@ pub fn probe(
         add(&[15], "which execution units take threads of this process", found);
         progress("latency of a completion");
         add(&[19], "from a message to the answer of a DPA thread, and back", ping(provider, process, &name));
+        progress("a send queue whose doorbell record is not kept");
+        add(&[17], "sends without a doorbell record, under load", without_record(provider, process, &name));
+        progress("loads that are not aligned");
+        add(&[16], "cycles of loads that are not aligned", misaligned(process));
+        progress("long runs of a call");
+        let most_ms = if provider.kind() == CardKind::Emulated { SPIN_MS.1 } else { SPIN_MS.0 };
+        add(&[6], "how long a call may run", long_run(process, most_ms));
     }
     drop(process);
+    progress("the stack of a thread: processes end on purpose");
+    add(&[5], "bytes of stack below a call, and what lies behind", stack(&|| loaded().map_err(text)));
     progress("a Broadcast from the card to itself");
     add(
         &[8, 9, 20],
@@ -274,6 +286,11 @@ fn ranges(numbers: &[u32]) -> String {
     format!("{}: {} of them", list.join(", "), numbers.len())
 }
 
+/// What times by the provider's clock are.
+fn kind(provider: &Provider) -> &'static str {
+    if provider.relax().is_virtual() { "emulated" } else { "measured" }
+}
+
 fn ping(provider: &Provider, process: &Process, device: &str) -> Result<String, String> {
     let client = provider.open(device).map_err(|error| error.to_string())?;
     let messages = [&b"ping"[..]; PINGS];
@@ -281,10 +298,108 @@ fn ping(provider: &Provider, process: &Process, device: &str) -> Result<String, 
     if !pong.equal {
         return Err("an answer differs from its message".to_owned());
     }
-    let kind = if provider.relax().is_virtual() { "emulated" } else { "measured" };
     let least = pong.round_trips_ps.iter().min().copied().unwrap_or_default();
     let most = pong.round_trips_ps.iter().max().copied().unwrap_or_default();
-    Ok(format!("{:.2} us at least, {:.2} us at most of {PINGS} ({kind})", least as f64 / 1e6, most as f64 / 1e6))
+    Ok(format!(
+        "{:.2} us at least, {:.2} us at most of {PINGS} ({})",
+        least as f64 / 1e6,
+        most as f64 / 1e6,
+        kind(provider)
+    ))
+}
+
+fn without_record(provider: &Provider, process: &Process, device: &str) -> Result<String, String> {
+    let client = provider.open(device).map_err(|error| error.to_string())?;
+    let (count, in_flight) = LOADED;
+    let messages = vec![&[0xA5_u8; 64][..]; count];
+    let pong = pingpong::ping_by(process, &client, "pong_without_record", &messages, in_flight);
+    let pong = pong.map_err(|error| format!("without the record: {error}"))?;
+    if !pong.equal {
+        return Err("an answer differs from its message".to_owned());
+    }
+    let most = pong.round_trips_ps.iter().max().copied().unwrap_or_default();
+    Ok(format!(
+        "the record is not needed: {count} answers came, {in_flight} at once, by doorbells alone; {in_flight} took \
+         {:.2} us at most ({})",
+        most as f64 / 1e6,
+        kind(provider)
+    ))
+}
+
+fn misaligned(process: &Process) -> Result<String, String> {
+    // Within half a word, a word and a line, and across a line.
+    let cycles = |offset: u64| match process.call_by_name("probe_load", offset) {
+        Ok(cycles) => Ok(cycles),
+        Err(error) => Err(format!("a load {offset} bytes behind a line's begin ends the process: {error}")),
+    };
+    let aligned = cycles(0)?;
+    let mut findings = vec![format!("{LOADS} loads of 8 bytes take {aligned} cycles aligned")];
+    for offset in [1, 4, 60] {
+        match cycles(offset) {
+            Ok(cycles) => findings.push(format!("{cycles} at offset {offset} of a line")),
+            // That is an answer.
+            Err(ends) => {
+                findings.push(ends);
+                break;
+            }
+        }
+    }
+    Ok(findings.join(", "))
+}
+
+fn long_run(process: &Process, most_ms: u64) -> Result<String, String> {
+    let mut ms = most_ms.min(1000);
+    loop {
+        let ran = process.call_by_name("probe_spin", ms * 1_000_000);
+        match ran {
+            Err(error) if ms == most_ms.min(1000) => return Err(format!("a call of {ms} ms: {error}")),
+            Err(error) => return Ok(format!("a call of {} ms ends well, one of {ms} ms does not: {error}", ms / 2)),
+            Ok(_) if ms >= most_ms => {
+                return Ok(format!(
+                    "a call of {ms} ms ends well; longer ones, and event handlers, which may run longer, are not tried"
+                ));
+            }
+            Ok(_) => ms *= 2,
+        }
+    }
+}
+
+/// Searches for the most bytes below the stack pointer of a call that can be stored to. Each attempt that fails takes
+/// its process along.
+fn stack(make: &dyn Fn() -> Result<Process, String>) -> Result<String, String> {
+    let (most, step) = STACK;
+    let mut process = make()?;
+    let mut refusal = String::new();
+    let mut stores = |bytes: u64| -> Result<bool, String> {
+        match process.call_by_name("probe_stack", bytes) {
+            Ok(_) => Ok(true),
+            Err(error) => {
+                refusal = error.to_string();
+                process = make()?;
+                Ok(false)
+            }
+        }
+    };
+    let (mut fits, mut bytes) = (0, 1024);
+    while bytes <= most && stores(bytes)? {
+        (fits, bytes) = (bytes, 2 * bytes);
+    }
+    if bytes > most {
+        return Ok(format!("{fits} bytes can be stored to without an error: it is longer, or has no guard"));
+    }
+    if fits == 0 {
+        return Err(format!("1024 bytes: {refusal}"));
+    }
+    while bytes - fits > step {
+        let middle = (fits + bytes) / 2 / step * step;
+        if stores(middle)? {
+            fits = middle;
+        } else {
+            bytes = middle;
+        }
+    }
+    let why = refusal.lines().next().unwrap_or_default();
+    Ok(format!("{fits} bytes can be stored to, and {bytes} end the process: it is guarded ({why})"))
 }
 
 fn broadcast(provider: &Provider, device: &str, image: &ImageFile) -> Result<String, String> {
@@ -373,7 +488,7 @@ mod tests {
     fn every_open_question_has_a_row() {
         let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/card.md")).unwrap();
         let asked = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next()?.parse::<u32>().ok());
-        let answered = [8, 9, 13, 14, 15, 19, 20, 21];
+        let answered = [5, 6, 8, 9, 13, 14, 15, 16, 17, 19, 20, 21];
         let mut known: Vec<u32> = ELSEWHERE.iter().flat_map(|(numbers, ..)| numbers.iter().copied()).collect();
         known.extend(answered);
         known.sort_unstable();

@@ -49,6 +49,10 @@ struct There {
     /// signs it in place or writes the same path with `.sig` behind it.
     #[arg(long, value_name = "COMMAND", requires = "to")]
     sign: Option<String>,
+    /// Wait so many seconds, up to a day, for processes there that run programs of the folder, or its library, to end:
+    /// firmware of a communicator is gone with its process. Those that do not are named, and nothing is put in place.
+    #[arg(long, value_name = "S", default_value_t = 0, value_parser = seconds_or_none(), requires = "to")]
+    drain: u64,
     /// Put the deployment in place although processes there still run programs of the folder.
     #[arg(long, requires = "to")]
     replace_running: bool,
@@ -63,6 +67,11 @@ struct There {
 /// Up to a day.
 fn seconds() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(1..=86_400)
+}
+
+/// The same or none.
+fn seconds_or_none() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(..=86_400)
 }
 
 impl Deploy {
@@ -101,6 +110,7 @@ impl Deploy {
             provider,
             device: self.device.clone(),
             sign: self.there.sign.clone(),
+            drain_s: self.there.drain,
             replace_running: self.there.replace_running,
             start_bound_s: self.there.start_bound,
             brought: Path::new(&workspace::root().join("target/deployments")).to_owned(),

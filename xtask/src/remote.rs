@@ -75,7 +75,7 @@ pub(crate) struct Remote {
 }
 
 /// Longest command there that only handles files.
-const COMMAND_BOUND: Duration = Duration::from_secs(60);
+pub(crate) const COMMAND_BOUND: Duration = Duration::from_secs(60);
 /// What ssh ends with where it failed itself.
 const SSH_FAILED: i32 = 255;
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use emu_bridge::{INLINE, RACES_VARIABLE, VARIABLE};
+use emu_bridge::{INLINE, NAMES_VARIABLE, RACES_VARIABLE, VARIABLE};
 use emu_config::{AttachTable, JobTable, Machine, ShareTable};
 use emu_observe::new_file;
 use flexcast_cli::note;
@@ -29,12 +29,14 @@ const RACES_CODE: u8 = 66;
 /// Time between two checks whether the program has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Becomes the program; or, if its machine detects races, runs it, and ends as it does unless there were some.
+/// Becomes the program; or, if there is something to do after it, runs it, and ends as it does unless its machine has
+/// found races.
 pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
     let libraries = libraries(args.libs.as_deref(), &places())?;
     // Passed as text: a bad file ends here, and not inside the program's first call of verbs.
     let machine = machine(args)?;
     attempt(&machine, args.attach.is_some())?;
+    let names = args.device_names.as_deref().map(|names| check_names(names, &machine).map(|()| names)).transpose()?;
     let text = toml::to_string(&machine).context("writing the machine as text")?;
     let mut paths = vec![libraries];
     paths.extend(env::var_os(LOADER_PATH).iter().flat_map(env::split_paths));
@@ -42,8 +44,8 @@ pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
     let mut command = Command::new(program);
     command.args(arguments).env(LOADER_PATH, env::join_paths(paths)?);
     command.env(VARIABLE, OsString::from(format!("{INLINE}{text}")));
-    if let Some(names) = &args.device_names {
-        command.env("FLEXCAST_DEVICE_NAMES", names);
+    if let Some(names) = names {
+        command.env(NAMES_VARIABLE, names);
     }
     if let Some(address) = &args.gdb {
         command.env("FLEXCAST_GDB", address).env("FLEXCAST_GDB_WAIT", args.gdb_wait.to_string());
@@ -51,6 +53,12 @@ pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
     if machine.detect_races {
         attempt_races()?;
         return watch(command).map_err(|error| not_started(program, error));
+    }
+    if let Some(share) = &machine.share {
+        let code = supervise(&mut command).map_err(|error| not_started(program, error));
+        // Of a program that was killed it is still there.
+        emu_bridge::take_away(&share.socket);
+        return code.map(ExitCode::from);
     }
     Err(not_started(program, command.exec().into()))
 }
@@ -67,18 +75,34 @@ fn not_started(program: &OsStr, error: anyhow::Error) -> anyhow::Error {
     ))
 }
 
-/// Tries what the program would fail at in its first call of verbs, which has few words for it: the address that the
-/// bridge receives at, the socket of the process whose cards are used (`option`: it was named by `--attach`), and the
-/// capture's file.
+/// Whether the cards of a machine can have these names.
+fn check_names(names: &str, machine: &Machine) -> anyhow::Result<()> {
+    let names = emu_bridge::device_names(names).map_err(|error| anyhow!("--device-names: {error}"))?;
+    // Those of another process, or of a job, are not known here.
+    let cards = machine.config().ok().map(|config| config.cards);
+    let named = names.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+    if let Some(cards) = cards.filter(|cards| named > *cards) {
+        bail!("--device-names: {named} names, and the machine has {cards} cards: give so many at most");
+    }
+    Ok(())
+}
+
+/// Tries what the program would fail at in its first call of verbs, which has few words for it: the machine as it is
+/// described, the address that the bridge receives at, the socket of the process whose cards are used (`option`: it was
+/// named by `--attach`), the capture's file and that of a generator's report.
 fn attempt(machine: &Machine, option: bool) -> anyhow::Result<()> {
+    emu_bridge::check(machine)?;
     if let Some(bridge) = &machine.bridge {
         emu_bridge::attempt(bridge)?;
     }
     // That of a machine file the message names by itself.
     let who = if option { "--attach: " } else { "" };
     emu_bridge::await_socket(machine).map_err(|error| anyhow!("{who}{error}"))?;
-    if let Some(path) = &machine.capture {
-        new_file::attempt(path).with_context(|| format!("capture `{}` cannot be written", path.display()))?;
+    let report = machine.generator.as_ref().and_then(|generator| generator.report.as_ref());
+    for (what, path) in [("capture", machine.capture.as_ref()), ("the generator's report", report)] {
+        if let Some(path) = path {
+            new_file::attempt(path).with_context(|| format!("{what} `{}` cannot be written", path.display()))?;
+        }
     }
     Ok(())
 }
@@ -95,15 +119,25 @@ fn attempt_races() -> anyhow::Result<()> {
     opened.map(drop).with_context(|| format!("{RACES_VARIABLE}: `{}` cannot be written", path.display()))
 }
 
-/// Runs a program whose machine writes the races that it finds to a file. Requests to end go on to the program; those
-/// of a terminal reach it by themselves.
+/// Runs a program whose machine writes the races that it finds to a file.
 fn watch(mut command: Command) -> anyhow::Result<ExitCode> {
     let folder = tempfile::tempdir().context("a folder for the races")?;
     // A file that the user has named may have races of earlier runs in it.
     let races = races_file().unwrap_or_else(|| folder.path().join("races"));
     let length = || std::fs::metadata(&races).map_or(0, |file| file.len());
     let before = length();
-    let mut child = command.env(RACES_VARIABLE, &races).spawn()?;
+    let own = supervise(command.env(RACES_VARIABLE, &races))?;
+    if length() <= before {
+        return Ok(ExitCode::from(own));
+    }
+    note!("flexcast: the machine has found races for memory; see above");
+    Ok(ExitCode::from(if own == 0 { RACES_CODE } else { own }))
+}
+
+/// Runs a program to its end, and gives its exit code as a shell shows it. Requests to end go on to the program; those
+/// of a terminal reach it by themselves.
+fn supervise(command: &mut Command) -> anyhow::Result<u8> {
+    let mut child = command.spawn()?;
     let asked = [SIGTERM, SIGHUP, SIGINT, SIGQUIT].map(|signal| (signal, Arc::new(AtomicBool::new(false))));
     for (signal, flag) in &asked {
         signal_hook::flag::register(*signal, Arc::clone(flag))?;
@@ -121,16 +155,10 @@ fn watch(mut command: Command) -> anyhow::Result<ExitCode> {
         }
         std::thread::sleep(POLL_INTERVAL);
     };
-    let own = match (status.code(), status.signal()) {
+    Ok(match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
-        // As a shell shows it.
         (None, signal) => 128 + signal.unwrap_or_default() as u8,
-    };
-    if length() <= before {
-        return Ok(ExitCode::from(own));
-    }
-    note!("flexcast: the machine has found races for memory; see above");
-    Ok(ExitCode::from(if own == 0 { RACES_CODE } else { own }))
+    })
 }
 
 /// The machine that the options describe.

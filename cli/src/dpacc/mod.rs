@@ -165,7 +165,7 @@ impl Device<'_> {
             let text = execute(preprocess.arg(format!("-D__dpa_global__={}", entries::GLOBAL)).arg(&source))?;
             let found = entries::find(&text).with_context(|| source.display().to_string())?;
             let unit = scratch.join(format!("unit{number}.c"));
-            std::fs::write(&unit, stubs::device(&source, &found))?;
+            std::fs::write(&unit, stubs::device(&source, &found)?)?;
             units.push(unit);
             all.extend(found);
         }

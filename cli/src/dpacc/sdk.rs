@@ -37,6 +37,22 @@ fn put(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(context)
 }
 
+/// A path in a pkg-config file, whose flags are read as a shell reads words.
+fn escaped(path: &Path) -> String {
+    let mut text = String::new();
+    for letter in path.display().to_string().chars() {
+        match letter {
+            '$' => text.push('$'),
+            letter if letter.is_ascii() && !letter.is_ascii_alphanumeric() && !"/._-+".contains(letter) => {
+                text.push('\\');
+            }
+            _ => {}
+        }
+        text.push(letter);
+    }
+    text
+}
+
 /// Writes the headers and the linker script below a folder.
 pub(super) fn write_headers(folder: &Path) -> anyhow::Result<()> {
     put(&folder.join("emu-c.ld"), SCRIPT)?;
@@ -67,7 +83,7 @@ pub(super) fn write(folder: &Path, libraries: &Path) -> anyhow::Result<()> {
         let text = format!(
             "prefix={}\nName: {name}\nDescription: {name} of the emulated card\nVersion: {}\nCflags: \
              -I${{prefix}}/include\nLibs: -L${{prefix}}/lib {libs}\n",
-            folder.display(),
+            escaped(&folder),
             env!("CARGO_PKG_VERSION")
         );
         put(&lib.join(format!("pkgconfig/{name}.pc")), &text)?;

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use anyhow::Context as _;
+
 use super::entries::Entry;
 
 /// Name of the function that unpacks the arguments of an entry.
@@ -10,14 +12,22 @@ fn unpack(name: &str) -> String {
     format!("{name}__dpacc_unpack")
 }
 
-/// A path in a string of C.
-fn quoted(path: &Path) -> String {
-    path.display().to_string().replace('\\', "\\\\").replace('"', "\\\"")
+/// Text in a string of C, or of the assembler: of a string of the assembler in one of C, quote it twice.
+fn quoted(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// A source of the DPA's side with what its entries need: each argument of a call takes eight bytes.
-pub(super) fn device(source: &Path, entries: &[Entry]) -> String {
-    let mut text = format!("#include \"{}\"\n", quoted(source));
+///
+/// # Errors
+/// No `#include` can name the source.
+pub(super) fn device(source: &Path, entries: &[Entry]) -> anyhow::Result<String> {
+    // Nothing is escaped in the name of a header.
+    let name = source.to_str().filter(|name| !name.contains(['"', '\n', '\r']));
+    let name = name.with_context(|| {
+        format!("{}: no #include can name a path with a quote, a line break or no UTF-8: rename it", source.display())
+    })?;
+    let mut text = format!("#include \"{name}\"\n");
     for entry in entries {
         let arguments: Vec<String> = (0..)
             .zip(&entry.parameters)
@@ -33,7 +43,7 @@ pub(super) fn device(source: &Path, entries: &[Entry]) -> String {
             unpack(&entry.name)
         );
     }
-    text
+    Ok(text)
 }
 
 /// The host's side: the image, a stub for each entry, and the application, which exists before `main` begins.
@@ -43,7 +53,7 @@ pub(super) fn host(app: &str, image: &Path, entries: &[Entry]) -> String {
          <libflexio/flexio.h>\n\n__asm__(\".section .rodata\\n.balign 64\\n{app}__elf:\\n.incbin \
          \\\"{}\\\"\\n{app}__elf_end:\\n.previous\\n\");\nextern const char {app}__elf[], {app}__elf_end[];\n\nstruct \
          flexio_app *{app};\n",
-        quoted(image)
+        quoted(&quoted(&image.display().to_string()))
     );
     for (number, entry) in (0..).zip(entries) {
         // Each has an address of its own, whatever the linker folds.
@@ -84,4 +94,19 @@ pub(super) fn host(app: &str, image: &Path, entries: &[Entry]) -> String {
     }
     text.push_str("}\n");
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_quoted_or_refused() {
+        let text = device(Path::new("/a b/it's\\here.c"), &[]).unwrap();
+        assert_eq!(text, "#include \"/a b/it's\\here.c\"\n");
+        let error = device(Path::new("/a/\"b\".c"), &[]).unwrap_err().to_string();
+        assert!(error.contains("/a/\"b\".c") && error.contains("rename it"), "{error}");
+        let text = host("app", Path::new("/a \"b\"/c\\d.elf"), &[]);
+        assert!(text.contains(r#".incbin \"/a \\\"b\\\"/c\\\\d.elf\"\n"#), "{text}");
+    }
 }

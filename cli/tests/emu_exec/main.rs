@@ -60,6 +60,39 @@ fn a_machine_file_is_read_before_the_program_starts() {
     refused(&["--rank", "1"], 2, &["--of"]);
     refused(&["--rank", "1", "--of", "4", "--card", "1"], 2, &["--rank", "--card"]);
     refused(&["--rank", "4", "--of", "4"], 1, &["ranks are 0 to 3"]);
+    for (text, words) in [
+        ("cards = 0", &["0 cards asked for"][..]),
+        ("heap_mib = 0", &["heap_mib is 0: 1 to 8192"]),
+        ("[reflector]\n[generator]", &["the cable has one free end"]),
+        ("[replay]\ncapture = \"/no/such.pcap\"", &["/no/such.pcap cannot be played", "No such file or directory"]),
+        ("[generator]\nreport = \"/no/such/report\"", &["the generator's report `/no/such/report` cannot be written"]),
+        ("[timing]\nmodel = \"/no/such/model\"", &["/no/such/model"]),
+        ("[network]\ntopology = \"ring-4\"", &["topology ring-4"]),
+        ("cards = 99999\n[job]", &["cards"]),
+        ("[bridge]\nlisten = \"127.0.0.1:0\"", &["neither peer nor peers"]),
+    ] {
+        std::fs::write(file, text).expect("a file");
+        refused(&["--machine", file], 1, words);
+    }
+}
+
+#[test]
+fn names_of_devices_are_checked_before_the_program_starts() {
+    let folder = libraries();
+    let libs = folder.path().to_str().expect("UTF-8");
+    let script = ["--", "sh", "-c", "echo \"$FLEXCAST_DEVICE_NAMES\""];
+    let exec = |names: &str| flexcast(&[&["--libs", libs, "--device-names", names][..], &script].concat());
+    let output = exec("mlx5_bond_0,roce1");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "mlx5_bond_0,roce1\n");
+    for (names, words) in [
+        ("a/b", "--device-names: device name `a/b`: letters, digits"),
+        ("x,x", "is that of cards 0 and 1: give each its own"),
+        ("a,b,c", "3 names, and the machine has 2 cards"),
+    ] {
+        let output = exec(names);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && output.stdout.is_empty() && text.contains(words), "{names}: {text}");
+    }
 }
 
 #[test]

@@ -48,6 +48,8 @@ pub mod notify;
 pub mod outbox;
 pub mod panic;
 pub mod post;
+#[cfg(target_arch = "riscv64")]
+pub mod probe;
 pub mod receive;
 pub mod send;
 pub mod shared;

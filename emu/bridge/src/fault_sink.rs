@@ -5,7 +5,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use emu_machine::{CrashRecord, Diagnosis, FaultSink, Process, Race};
+use emu_machine::nic::Counters;
+use emu_machine::{CrashRecord, Diagnosis, FaultSink, Process, Race, World};
 
 /// The environment variable that names a file for races: each is appended when it is found.
 pub const RACES_VARIABLE: &str = "FLEXCAST_RACES";
@@ -30,6 +31,26 @@ pub fn say(text: impl Display) {
 pub fn report_races() {
     if races() > 0 {
         say(format_args!("{} races for memory in all, repetitions included", races()));
+    }
+}
+
+/// What a card has dropped for want of a receive queue or a receive, in a sentence; nothing if it has dropped nothing.
+fn drops(card: usize, counters: &Counters) -> Option<String> {
+    let reasons = [
+        (counters.steering_drops, "for which no steering rule led to a receive queue (steering_drops)"),
+        (counters.rnr_drops, "for which no receive was posted (rnr_drops)"),
+    ];
+    let reasons = reasons.into_iter().filter(|(count, _)| *count > 0);
+    let text: Vec<String> = reasons.map(|(count, why)| format!("{count} {why}")).collect();
+    (!text.is_empty()).then(|| format!("mlx5_{card} has dropped frames or messages: {}", text.join(", ")))
+}
+
+/// Reports what the cards have dropped, if it is anything: for the end of the program.
+pub(crate) fn report_drops(world: &World) {
+    for card in world.snapshot().cards {
+        if let Some(text) = drops(card.index, &card.counters) {
+            say(text);
+        }
     }
 }
 
@@ -100,6 +121,15 @@ mod tests {
     use emu_machine::{Access, Agent, RaceKind};
 
     use super::*;
+
+    #[test]
+    fn drops_are_counted_by_reason() {
+        assert_eq!(drops(0, &Counters { rx_packets: 9, ..Counters::default() }), None);
+        let text = drops(1, &Counters { steering_drops: 12, rnr_drops: 3, ..Counters::default() }).unwrap_or_default();
+        for part in ["mlx5_1", "12 for which no steering rule", "3 for which no receive"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
 
     #[test]
     fn so_many_races_are_written_and_all_are_counted() {

@@ -22,6 +22,7 @@ mod flush;
 mod launcher;
 mod limits;
 mod make;
+mod names;
 mod pace;
 mod peer;
 mod peers;
@@ -35,12 +36,13 @@ pub use bridge::{Bridge, BridgeCounters};
 pub use error::BridgeError;
 pub use fault_sink::{RACES_VARIABLE, races, report_races, say};
 pub use limits::PEER_TIMEOUT_VARIABLE;
-pub use make::make;
+pub use make::{check, make};
+pub use names::{NAMES_VARIABLE, device_names};
 pub use peer::PeerConfig;
 pub use peers::attempt;
 pub use share::{
     Client, Lost, MAX_MESSAGE_BYTES, Remote, RemoteClock, Reply, Seldom, Session, ShareCounters, VERSION, serve_with,
-    share_counters,
+    share_counters, take_away,
 };
 pub use shared::{INLINE, VARIABLE, attached, await_socket, is_driven, leave, relax, will_sleep, with_world};
 pub use station::GeneratorReport;

@@ -4,13 +4,14 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use emu_config::{Machine, ShareTable};
+use emu_config::{BridgeTable, Machine, ShareTable};
 use emu_machine::{Shared, World};
 
 use crate::bridge::Bridge;
 use crate::driver_thread;
 use crate::error::BridgeError;
 use crate::flush::Flush;
+use crate::peer::PeerConfig;
 use crate::peers;
 use crate::share::Server;
 use crate::station;
@@ -28,10 +29,8 @@ pub fn make(machine: &Machine) -> Result<Shared, BridgeError> {
     let serve = |share: Option<(&ShareTable, Server)>| {
         share.map_or(Ok(()), |(share, server)| server.start().map_err(|source| failed_share(share, source)))
     };
-    let Some(table) = &machine.bridge else {
-        if let Some(station) = station::of(machine, &mut world)? {
-            world.attach_station(station)?;
-        }
+    let joined = join(machine, &mut world)?;
+    let Some((table, peers)) = joined else {
         let flush = capture(machine, &mut world)?;
         if !machine.follows_the_clock() {
             return Ok(Shared { world, driver: None });
@@ -43,8 +42,40 @@ pub fn make(machine: &Machine) -> Result<Shared, BridgeError> {
         serve(share)?;
         return Ok(Shared { world, driver: Some(Box::new(bridge)) });
     };
-    world.open_outside()?;
     let flush = capture(machine, &mut world)?;
+    let bridge = Bridge::new(peers::wire(table, peers)?).flushing(flush);
+    let failed = |source| BridgeError::Bridge { listen: table.listen.clone(), source };
+    driver_thread::start(&bridge).map_err(failed)?;
+    serve(share)?;
+    Ok(Shared { world, driver: Some(Box::new(bridge)) })
+}
+
+/// Checks a description as [`make`] would, of which nothing stays: no socket is made and no file is written. Of a job,
+/// whose processes are placed by their launcher, the first of two is checked.
+///
+/// # Errors
+/// As [`make`], but for addresses and files that cannot be used.
+pub fn check(machine: &Machine) -> Result<(), BridgeError> {
+    if machine.only_attaches() {
+        return Ok(());
+    }
+    let machine = machine.placed(0, 2)?;
+    let mut world = World::new(machine.config()?)?;
+    join(&machine, &mut world).map(drop)
+}
+
+/// Ends the machine outside as it is described: with a station, or at peers, which are named with their table.
+fn join<'a>(
+    machine: &'a Machine,
+    world: &mut World,
+) -> Result<Option<(&'a BridgeTable, Vec<PeerConfig>)>, BridgeError> {
+    let Some(table) = &machine.bridge else {
+        if let Some(station) = station::of(machine, world)? {
+            world.attach_station(station)?;
+        }
+        return Ok(None);
+    };
+    world.open_outside()?;
     let first_card = world.config().first_card;
     let peers = peers::resolve(table, &(first_card..first_card + world.card_count()))?;
     if machine.network.is_some() && table.peer.is_some() {
@@ -53,11 +84,7 @@ pub fn make(machine: &Machine) -> Result<Shared, BridgeError> {
         ));
     }
     peers.iter().filter_map(|other| other.cards.clone()).flatten().for_each(|card| world.place_outside(card));
-    let bridge = Bridge::new(peers::wire(table, peers)?).flushing(flush);
-    let failed = |source| BridgeError::Bridge { listen: table.listen.clone(), source };
-    driver_thread::start(&bridge).map_err(failed)?;
-    serve(share)?;
-    Ok(Shared { world, driver: Some(Box::new(bridge)) })
+    Ok(Some((table, peers)))
 }
 
 fn failed_share(share: &ShareTable, source: io::Error) -> BridgeError {
@@ -138,6 +165,7 @@ mod tests {
             ("[tap]\ninterface = \"lo\"", "the tap lo cannot be used"),
             ("[reflector]\ndelay_ns = 2000000000", "delay_ns is 2000000000"),
             ("[reflector]\n[network]\ntopology = \"switch-4\"", "leave [network] out"),
+            ("dpa_units = [3, 2]", "execution units 3 to 2: a partition is a range of units 0 to 254"),
             ("heap_mib = 0", "heap_mib is 0: 1 to 8192 are possible"),
             ("capture = \"/no/such/folder/x.pcapng\"", "/no/such/folder/x.pcapng"),
             ("[network]\ntopology = \"ring-4\"", "the machine file: topology ring-4"),
@@ -154,6 +182,10 @@ mod tests {
         ] {
             let error = made(text).map(drop).unwrap_err().to_string();
             assert!(error.contains(named), "{text:?}: {error}");
+            // Before the program starts as well, unless the system has to be asked.
+            let checked = check(&Machine::parse(text).unwrap());
+            let asked = ["cannot listen", "/no/such/folder", "bridge.listen"].iter().any(|what| named.contains(what));
+            assert_eq!(checked.map_err(|error| error.to_string()).err(), (!asked).then_some(error), "{text:?}");
         }
     }
 }

@@ -20,8 +20,9 @@ mod socket_file;
 pub(crate) use client::AGAIN;
 pub use client::{Lost, Remote};
 pub use clock::{RemoteClock, Seldom};
-pub(crate) use server::Server;
 pub use server::{Client, Reply, Session, ShareCounters, serve_with, share_counters};
+pub(crate) use server::{Server, withdraw};
+pub use socket_file::take_away;
 
 /// Version of greeting and messages: those of another one are refused.
 pub const VERSION: u32 = 1;

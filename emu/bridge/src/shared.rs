@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use emu_config::{AttachTable, ConfigError, MOST_TIMEOUT_MS, Machine};
 use emu_machine::{MachineError, Shared, World};
 
-use crate::fault_sink::Stderr;
+use crate::fault_sink::{Stderr, report_drops};
 use crate::launcher;
 use crate::limits::PEER_TIMEOUT_VARIABLE;
 use crate::make;
-use crate::share::{AGAIN, Lost, Remote};
+use crate::share::{self, AGAIN, Lost, Remote};
 
 /// The environment variable that names the machine file.
 pub const VARIABLE: &str = "FLEXCAST_MACHINE";
@@ -77,7 +77,8 @@ pub fn will_sleep() -> Result<(), MachineError> {
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// Lets the cards send what is on its way, answers above all, before the process ends: real ones do so without their
-/// program. Takes a second at most, and nothing if no machine runs by itself.
+/// program. Takes a second at most, and nothing if no machine runs by itself. Then says what the cards have dropped,
+/// and takes the socket away at which they were shared.
 pub fn leave() {
     let begun = Instant::now();
     while begun.elapsed() < LEAVING
@@ -85,6 +86,10 @@ pub fn leave() {
     {
         wait();
     }
+    while !emu_machine::peek(report_drops) && begun.elapsed() < LEAVING {
+        std::thread::yield_now();
+    }
+    share::withdraw();
 }
 
 /// The process whose cards this one uses, if the file which [`VARIABLE`] names says so: connected at the first call,

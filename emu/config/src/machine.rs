@@ -34,6 +34,7 @@ pub(crate) const MOST_COMMAND_PS: u64 = 1_000_000_000_000;
 /// arm_functions = false       # true: each card has a second function, that of its Arm cores, which programs open as mlx5_N_arm
 /// command_ps = 0              # virtual time of a control operation of verbs or DevX; not with [bridge]
 /// heap_mib = 256              # DPA memory for the heap of a process
+/// dpa_units = [0, 254]        # execution units that threads of the DPA may have, first and last: a partition
 /// stuck_ms = 1000             # card time after which a handler without end, a missing receive, a queue that nobody arms are reported
 /// detect_races = false        # true: reports races of cards, firmware and program for memory on stderr when found
 /// seed = 1                    # of losses, of weak memory, and of a fault script that has none
@@ -133,6 +134,9 @@ pub struct Machine {
     /// Default 256.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heap_mib: Option<u64>,
+    /// Execution units that threads of the DPA may have, first and last: [`Config::units`]. Default 0 to 254.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dpa_units: Option<[u32; 2]>,
     /// Virtual time after which a program on the card is reported to be stuck, in milliseconds, 1 to 100,000:
     /// [`Config::stuck_ps`]. Default 1000.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -328,6 +332,7 @@ impl Machine {
             uc_multicast: self.uc_multicast,
             arm_functions: self.arm_functions,
             command_ps: self.command_ps.unwrap_or(default.command_ps),
+            units: self.dpa_units.map_or(default.units, |[first, last]| first..=last),
             heap_bytes: self.heap_mib.map_or(default.heap_bytes, |mib| mib << 20),
             ..default
         })

@@ -7,7 +7,7 @@ use emu_libibverbs::handle::{self, Object};
 use flexio_sys::*;
 
 use crate::process::{Process, attribute, world};
-use crate::status::{failed, out, status, value};
+use crate::status::{Result, failed, out, status, value};
 
 pub(crate) struct Cmdq {
     process: Arc<Process>,
@@ -73,24 +73,37 @@ pub(crate) unsafe extern "C" fn flexio_cmdq_state_running(cmdq: *mut flexio_cmdq
 const TURN_PS: u64 = 1_000_000_000;
 
 /// A program that waits for an empty queue asks again and again, and sleeps in between: time passes in the call.
-/// Without a queue, or once the process has ended, it is empty: such a program must not wait for ever.
+/// Without a queue it is empty. The answer is a truth value, which says that all tasks were performed: those that wait
+/// when their process ends never are.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn flexio_cmdq_is_empty(cmdq: *mut flexio_cmdq) -> c_int {
-    value("flexio_cmdq_is_empty", 1, || {
-        let Cmdq { process, id } = &*handle::get::<Cmdq>(cmdq)?;
-        // The bridge drives a machine that follows the wall clock.
-        let is_driven = emu_libibverbs::is_bridged();
-        let is_empty = world(|world| {
-            let end_ps = world.now_ps().saturating_add(TURN_PS);
-            loop {
-                let is_empty = world.command_queue_is_empty(process.card, process.id, *id)?;
-                if is_empty || is_driven || world.now_ps() >= end_ps || !world.step() {
-                    return Ok::<_, emu_machine::MachineError>(is_empty);
-                }
+    const CALL: &str = "flexio_cmdq_is_empty";
+    value(CALL, 1, || {
+        let queue = handle::get::<Cmdq>(cmdq)?;
+        Ok(value(CALL, 0, || is_empty(&queue)))
+    })
+}
+
+fn is_empty(queue: &Cmdq) -> Result<c_int> {
+    let Cmdq { process, id } = queue;
+    // The bridge drives a machine that follows the wall clock.
+    let is_driven = emu_libibverbs::is_bridged();
+    let is_empty = world(|world| {
+        let end_ps = world.now_ps().saturating_add(TURN_PS);
+        loop {
+            let is_empty = world.command_queue_is_empty(process.card, process.id, *id)?;
+            if is_empty || is_driven || world.now_ps() >= end_ps || !world.step() {
+                return Ok::<_, emu_machine::MachineError>(is_empty);
             }
-        });
-        process.after_progress()?;
-        Ok(c_int::from(is_empty?))
+        }
+    });
+    process.after_progress()?;
+    is_empty.map(c_int::from).map_err(|failure| {
+        failed(format!(
+            "{}; tasks of the command queue have not been performed and never will be: test flexio_err_status_get \
+             while you wait for it",
+            failure.reason
+        ))
     })
 }
 

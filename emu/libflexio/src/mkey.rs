@@ -51,7 +51,10 @@ pub(crate) unsafe extern "C" fn flexio_device_mkey_destroy(mkey: *mut flexio_mke
             return Ok(());
         }
         let object = handle::get::<Mkey>(mkey)?;
-        world(|world| Ok::<_, Failure>(world.card(object.process.card)?.nic.destroy_mkey(object.key)?))?;
+        world(|world| {
+            world.explain_key_end(object.process.card, object.key);
+            Ok::<_, Failure>(world.card(object.process.card)?.nic.destroy_mkey(object.key)?)
+        })?;
         handle::retire::<Mkey>(mkey)?;
         Ok(())
     })

@@ -300,3 +300,53 @@ fn a_death_is_signalled_without_a_call_of_flexio() {
     assert_eq!(host.call(process, 1), (FATAL, 0));
     assert!(readable(unsafe { (host.api.flexio_err_handler_fd.expect("emulated"))(process) }));
 }
+
+/// A command queue with so many workers, which runs at once, and a task of `ping` in it.
+fn command_queue(host: &Host, process: *mut flexio_process) -> *mut flexio_cmdq {
+    let api = &host.api;
+    let mut attr = flexio_cmdq_attr { workers: 1, batch_size: 1, state: FLEXIO_CMDQ_STATE_RUNNING };
+    let mut cmdq = null_mut();
+    unsafe {
+        assert_eq!((api.flexio_cmdq_create)(process, &mut attr, &mut cmdq), OK);
+        assert_eq!((api.flexio_cmdq_task_add)(cmdq, host.ping, 5), OK);
+    }
+    cmdq
+}
+
+#[test]
+fn a_command_queue_whose_task_has_died_is_not_empty() {
+    let host = Host::small(&image(&[RET], &[ILLEGAL], &[]));
+    let (api, process) = (&host.api, host.process());
+    let cmdq = command_queue(&host, process);
+    unsafe {
+        for _ in 0..3 {
+            assert_eq!((api.flexio_cmdq_is_empty)(cmdq), 0, "its task was not performed");
+        }
+        assert_eq!((api.flexio_err_status_get)(process), FLEXIO_DEV_FATAL_ERROR);
+        assert_eq!((api.flexio_cmdq_task_add)(cmdq, host.ping, 5), FATAL);
+        assert_eq!((api.flexio_cmdq_destroy)(cmdq), OK);
+        assert_eq!((api.flexio_process_destroy)(process), OK);
+    }
+}
+
+#[test]
+fn a_task_that_does_not_end_is_reported() {
+    let config = Config { heap_bytes: 1 << 16, stuck_ps: 2_000_000_000, ..Config::default() };
+    let host = Host::new(config, &image(&[RET], &[SPIN], &[]));
+    let (api, process) = (&host.api, host.process());
+    let cmdq = command_queue(&host, process);
+    let diagnoses = || emu_machine::with_world(|world| world.snapshot().diagnoses).unwrap();
+    // Each takes a millisecond of card time.
+    let found = (0..10).find_map(|_| {
+        assert_eq!(unsafe { (api.flexio_cmdq_is_empty)(cmdq) }, 0);
+        diagnoses().first().cloned()
+    });
+    let text = found.expect("a diagnosis").to_string();
+    for part in ["thread 1 (ping)", "has run for 2 ms of card time", "(ping+0x0)", "a task of a command queue ends"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    unsafe {
+        assert_eq!((api.flexio_cmdq_destroy)(cmdq), OK);
+        assert_eq!((api.flexio_process_destroy)(process), OK);
+    }
+}

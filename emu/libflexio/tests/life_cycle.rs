@@ -273,3 +273,92 @@ fn an_argument_buffer_is_as_long_as_registered() {
         assert_eq!(status, FAILED, "{name:?}");
     }
 }
+
+/// What the machine has said, joined.
+fn said() -> String {
+    let diagnoses = emu_machine::with_world(|world| world.snapshot().diagnoses).unwrap();
+    diagnoses.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn memory_that_a_queue_uses_is_nobodys_until_the_queue_is_destroyed() {
+    let host = Host::small(&plain_image());
+    let (api, process) = (&host.api, host.process());
+    let attr = host.cq_attr(process);
+    let cq = host.cq(process, &attr);
+    let ring = unsafe { attr.cq_ring_qmem.__bindgen_anon_1.daddr };
+    let alloc = |bytes: usize| {
+        let mut at = 0;
+        assert_eq!(unsafe { (api.flexio_buf_dev_alloc)(process, bytes, &mut at) }, OK);
+        at
+    };
+    unsafe {
+        assert_eq!(said(), "");
+        for _ in 0..2 {
+            let _ = (api.flexio_buf_dev_free)(process, ring);
+        }
+        let text = said();
+        for part in [
+            format!(
+                "device memory at {ring:#x} has been freed with the ring of CQ {:#x}",
+                (api.flexio_cq_get_cq_num)(cq)
+            ),
+            "destroy the queue first".to_owned(),
+            "process 1 on card 0".to_owned(),
+        ] {
+            assert!(text.contains(&part), "{part} is not in {text}");
+        }
+        assert_eq!(text.lines().count(), 1, "once: {text}");
+        let other = alloc(64 << 3);
+        assert_ne!(other, ring, "the card would write to it");
+        assert_eq!((api.flexio_cq_destroy)(cq), OK);
+        assert_eq!(alloc(64 << 3), ring, "now it is free");
+        assert_eq!((api.flexio_process_destroy)(process), OK);
+    }
+}
+
+#[test]
+fn a_key_that_a_posted_receive_names_is_reported_when_it_is_destroyed() {
+    let host = Host::small(&plain_image());
+    let (api, process) = (&host.api, host.process());
+    let cq = host.cq(process, &host.cq_attr(process));
+    let number = unsafe { (api.flexio_cq_get_cq_num)(cq) };
+    let (ring, dbr) = host.queue(process, (16 + 64) << 3);
+    let (buffer, _) = host.queue(process, 4096);
+    let pd = unsafe { (api.flexio_process_get_pd)(process) };
+    let mut attr = flexio_qp_attr {
+        transport_type: FLEXIO_QPC_ST_RC,
+        log_sq_depth: 3,
+        log_rq_depth: 3,
+        sq_cqn: number,
+        rq_cqn: number,
+        qp_wq_buff_qmem: device_memory(ring),
+        qp_wq_dbr_qmem: device_memory(dbr),
+        ..Default::default()
+    };
+    let (mut qp, mut keys) = (null_mut(), [null_mut(); 2]);
+    unsafe {
+        assert_eq!((api.flexio_qp_create)(process, host.context, &mut attr, &mut qp), OK);
+        for key in &mut keys {
+            let mut attr = flexio_mkey_attr { pd, daddr: buffer, len: 4096, access: 1 };
+            assert_eq!((api.flexio_device_mkey_create)(process, &mut attr, key), OK);
+        }
+        let lkey = (api.flexio_mkey_get_id)(keys[0]);
+        // The second receive names the first key.
+        let entry = |lkey: u32| [&64_u32.to_be_bytes()[..], &lkey.to_be_bytes(), &buffer.to_be_bytes()].concat();
+        let mut entries = [entry(0x1234), entry(lkey)].concat();
+        let mut record = 2_u32.to_be_bytes();
+        for (bytes, at) in [(&mut entries[..], ring), (&mut record[..], dbr)] {
+            assert_eq!((api.flexio_host2dev_memcpy)(process, bytes.as_mut_ptr().cast(), bytes.len(), at), OK);
+        }
+        assert_eq!((api.flexio_device_mkey_destroy)(keys[1]), OK);
+        assert_eq!(said(), "", "nothing names it");
+        assert_eq!((api.flexio_device_mkey_destroy)(keys[0]), OK);
+        let text = said();
+        for part in
+            [format!("memory key {lkey:#x} is being destroyed, and receive entry 1 of QP"), "names it".to_owned()]
+        {
+            assert!(text.contains(&part), "{part} is not in {text}");
+        }
+    }
+}

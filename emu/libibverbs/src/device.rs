@@ -4,6 +4,7 @@ use core::ffi::{c_char, c_int};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use emu_bridge::{NAMES_VARIABLE, device_names};
 use emu_machine::nic::{Gid, MAX_RD_ATOMIC, PortAddresses};
 use emu_machine::{Function, FunctionId, MAX_CARDS};
 use verbs_sys::*;
@@ -79,24 +80,18 @@ fn card_elsewhere(cards: &'static [CardInfo], id: FunctionId) -> Result<&'static
     found.ok_or_else(|| Errno::new(libc::ENODEV, format!("{id} is not one of the other process's")))
 }
 
-/// Names of the cards, in their order, in place of `mlx5_N`: for programs that name a device of their own, such as that
-/// of a bond. Separated by commas; an empty one is none.
-const NAMES_VARIABLE: &str = "FLEXCAST_DEVICE_NAMES";
-
 /// RDMA device name of a function: `mlx5_N` of card N for the host's, `mlx5_N_arm` for that of its Arm cores. Real ones
-/// are in the lists of two operating systems, and both called `mlx5_N`. The variable `FLEXCAST_DEVICE_NAMES` gives the
-/// host's others.
+/// are in the lists of two operating systems, and both called `mlx5_N`. The variable [`NAMES_VARIABLE`] gives those of
+/// the host others; names that cannot be are reported, and then none is taken.
 #[must_use]
 pub fn device_name(id: FunctionId) -> String {
-    static NAMES: OnceLock<Vec<String>> = OnceLock::new();
+    static NAMES: OnceLock<Vec<Option<String>>> = OnceLock::new();
     let names = NAMES.get_or_init(|| {
-        let names = std::env::var(NAMES_VARIABLE).unwrap_or_default();
-        names.split(',').map(|name| name.trim().to_owned()).collect()
+        let names = device_names(&std::env::var(NAMES_VARIABLE).unwrap_or_default());
+        names.inspect_err(|error| emu_bridge::say(format_args!("{NAMES_VARIABLE}: {error}"))).unwrap_or_default()
     });
-    // The array of C's structure holds so many bytes, with the terminator.
-    let own = names.get(id.card).filter(|name| (1..IBV_SYSFS_NAME_MAX as usize).contains(&name.len()));
     match id.function {
-        Function::Host => own.cloned().unwrap_or_else(|| format!("mlx5_{}", id.card)),
+        Function::Host => names.get(id.card).cloned().flatten().unwrap_or_else(|| format!("mlx5_{}", id.card)),
         Function::Arm => format!("mlx5_{}_arm", id.card),
     }
 }

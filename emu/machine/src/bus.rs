@@ -9,8 +9,8 @@ use emu_hart::{Atomic, Before, Bus, Cause, Fault, Width};
 use emu_nic::{Access, Nic, Space};
 
 use crate::dpa::layout::{
-    OUTBOXES, PAGE, STACK_BYTES, STACK_OFFSET, THREAD_BACKED, THREAD_BLOCK, THREADS, WINDOW_0, WINDOW_1, WINDOW_CONFIG,
-    outbox,
+    EXECUTION_UNITS, OUTBOXES, PAGE, STACK_BYTES, STACK_OFFSET, THREAD_BACKED, THREAD_BLOCK, THREADS, WINDOW_0,
+    WINDOW_1, WINDOW_CONFIG, outbox,
 };
 use crate::dpa::memory::{ProcessMemory, number, set_number, set_word, word};
 use crate::dpa::thread::Port;
@@ -265,6 +265,21 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
         takes
     }
 
+    /// Why an access that is not aligned is not carried out: `misaligned` at the card's registers, else `access`, at
+    /// the first byte without memory.
+    fn refuse_misaligned<T>(&mut self, addr: u64, width: Width, misaligned: Cause, access: Cause) -> Result<T, Fault> {
+        let len = width.bytes();
+        let registers = OUTBOXES..WINDOW_CONFIG + EXECUTION_UNITS as u64 * PAGE;
+        let missing = (0..len).map(|at| addr.wrapping_add(at)).find(|byte| self.memory.bytes(*byte, 1).is_none());
+        match missing.filter(|byte| !registers.contains(byte)) {
+            Some(byte) => {
+                let detail = format!("{} (a misaligned access of {len} bytes at {addr:#x})", self.nowhere(byte));
+                self.fault(access, byte, detail)
+            }
+            None => Err(Fault::new(misaligned, addr)),
+        }
+    }
+
     /// Offset in the selected outbox page; other pages are not the thread's.
     fn outbox_offset(&self, addr: u64) -> Option<u64> {
         let base = OUTBOXES + u64::from(self.port.outbox?) * PAGE;
@@ -305,11 +320,11 @@ impl<C: Costs, const WATCHED: bool> Bus for ThreadBus<'_, C, WATCHED> {
     #[cold]
     fn load_misaligned(&mut self, addr: u64, width: Width, cycles: &mut u64) -> Result<u64, Fault> {
         if !self.takes_misaligned(addr, width) {
-            return Err(Fault::new(Cause::LoadMisaligned, addr));
+            return self.refuse_misaligned(addr, width, Cause::LoadMisaligned, Cause::LoadAccess);
         }
         let mut value = 0;
         for at in 0..width.bytes() {
-            let byte = addr + at;
+            let byte = addr.wrapping_add(at);
             let mut free = *cycles;
             let counts = at == 0 || byte & (width.bytes() - 1) == 0;
             let cycles = if counts { &mut *cycles } else { &mut free };
@@ -322,10 +337,10 @@ impl<C: Costs, const WATCHED: bool> Bus for ThreadBus<'_, C, WATCHED> {
     #[cold]
     fn store_misaligned(&mut self, addr: u64, width: Width, value: u64, cycles: &mut u64) -> Result<(), Fault> {
         if !self.takes_misaligned(addr, width) {
-            return Err(Fault::new(Cause::StoreMisaligned, addr));
+            return self.refuse_misaligned(addr, width, Cause::StoreMisaligned, Cause::StoreAccess);
         }
         for at in 0..width.bytes() {
-            let byte = addr + at;
+            let byte = addr.wrapping_add(at);
             let mut free = *cycles;
             let counts = at == 0 || byte & (width.bytes() - 1) == 0;
             let cycles = if counts { &mut *cycles } else { &mut free };

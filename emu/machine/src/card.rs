@@ -6,10 +6,11 @@ mod dma;
 pub(crate) use dma::CardDma;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 
 use emu_nic::{CqTarget, Nic};
 
-use crate::dpa::layout::EXECUTION_UNITS;
+use crate::dpa::layout::{EXECUTION_UNITS, USER_EUS};
 use crate::dpa::process::Process;
 use crate::dpa::thread::Thread;
 use crate::error::MachineError;
@@ -24,8 +25,6 @@ use cores::Cores;
 pub const RPC_EU: u32 = 0;
 /// The unit of calls while a handler has [`RPC_EU`].
 pub(crate) const OTHER_RPC_EU: u32 = 255;
-/// Execution units an event handler may ask for.
-pub const USER_EUS: std::ops::RangeInclusive<u32> = 0..=254;
 
 /// A card with everything on it.
 #[derive(Debug)]
@@ -38,6 +37,8 @@ pub struct Card {
     pub(crate) arm: Option<ArmSide>,
     /// Processes by id.
     pub processes: BTreeMap<u32, Process>,
+    /// Execution units that may be asked for.
+    units: RangeInclusive<u32>,
     /// Thread on each execution unit.
     pub(crate) eus: Vec<Option<u32>>,
     /// What executes its threads.
@@ -51,9 +52,10 @@ pub struct Card {
 }
 
 impl Card {
-    pub(crate) fn new(nic: Nic, arm: Option<ArmSide>, timed: Option<Timed>) -> Self {
+    pub(crate) fn new(nic: Nic, units: RangeInclusive<u32>, arm: Option<ArmSide>, timed: Option<Timed>) -> Self {
         Card {
             nic,
+            units,
             commands: [0; 2],
             arm,
             processes: BTreeMap::new(),
@@ -125,18 +127,19 @@ impl Card {
 
     /// Picks the execution unit of a new event handler.
     pub(crate) fn pick_eu(&self, wanted: Option<u32>) -> Result<u32, MachineError> {
+        let (first, last) = (*self.units.start(), *self.units.end());
+        let refused = |eu, why| Err(MachineError::ExecutionUnit { eu, why, first, last });
         match wanted {
-            Some(eu) if !USER_EUS.contains(&eu) => Err(MachineError::ExecutionUnit { eu, why: "reserved or absent" }),
-            Some(eu) if self.eus[eu as usize].is_some() => {
-                Err(MachineError::ExecutionUnit { eu, why: "taken by another thread" })
-            }
+            Some(eu) if !USER_EUS.contains(&eu) => refused(eu, "reserved or absent"),
+            Some(eu) if !self.units.contains(&eu) => refused(eu, "not of this partition"),
+            Some(eu) if self.eus[eu as usize].is_some() => refused(eu, "taken by another thread"),
             Some(eu) => Ok(eu),
             // The unit of calls last: the vendor's own samples keep off it, too.
-            None => USER_EUS
-                .skip(1)
-                .chain(USER_EUS.take(1))
-                .find(|&eu| self.eus[eu as usize].is_none())
-                .ok_or(MachineError::NoFreeExecutionUnit),
+            None => {
+                let (calls, others): (Vec<u32>, Vec<u32>) = self.units.clone().partition(|eu| *eu == RPC_EU);
+                let mut free = others.into_iter().chain(calls).filter(|eu| self.eus[*eu as usize].is_none());
+                free.next().ok_or(MachineError::NoFreeExecutionUnit { units: self.units.clone().count() })
+            }
         }
     }
 

@@ -2,10 +2,13 @@
 
 pub(crate) mod wiring;
 
+use std::ops::RangeInclusive;
+
 use emu_hart::Isa;
 use emu_timing::Parameters;
 use serde::{Deserialize, Serialize};
 
+use crate::dpa::layout::USER_EUS;
 use crate::dpa::thread::ThreadKind;
 use crate::time::PS_PER_S;
 use wiring::Wiring;
@@ -34,6 +37,9 @@ pub struct Config {
     /// is 32). What the card reads and writes does not depend on it. Threads of different cores see each other's stores
     /// to the cycle with 0 only, by a burst's time later otherwise; emulation is slower with 0. Default 32.
     pub most_ahead: u32,
+    /// Execution units that event handlers and workers of command queues may have, as a partition of a card gives them:
+    /// a part of [`USER_EUS`](crate::USER_EUS), which is the default.
+    pub units: RangeInclusive<u32>,
     /// Bytes of DPA heap each process may use. Default 256 MiB (the vendor's stress sample allocates as much).
     pub heap_bytes: u64,
     /// Virtual time between two polls of a host program (see [`World::relax`](crate::World::relax)). Default
@@ -209,6 +215,7 @@ impl Default for Config {
             cost: CostModel::default(),
             timing: None,
             most_ahead: emu_timing::core::MOST_AHEAD,
+            units: USER_EUS,
             heap_bytes: 256 << 20,
             host_poll_ps: 50_000,
             host_idle_ps: 1_000_000,

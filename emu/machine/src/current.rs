@@ -250,6 +250,20 @@ pub fn run_out() -> Option<Box<dyn FnOnce() + Send>> {
     (!driver.is_quiet(world)).then(|| wait.unwrap_or_else(|| Box::new(|| {})))
 }
 
+/// Calls `f` with the shared world if there is one, in a process that is about to end: makes none, and waits for
+/// nobody. `false`: another thread has it now, and `f` was not called.
+pub fn peek(f: impl FnOnce(&World)) -> bool {
+    let state = match SHARED.try_lock() {
+        Ok(state) => state,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => return false,
+    };
+    if let State::Ready(shared) = &*state {
+        f(&shared.world);
+    }
+    true
+}
+
 /// Says that the program will sleep until it is notified of something: a driven machine then relies on nobody's
 /// polling.
 ///

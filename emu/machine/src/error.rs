@@ -139,16 +139,31 @@ pub enum MachineError {
     #[error("thread {0} does not exist or has been destroyed")]
     NoThread(u32),
     /// The execution unit asked for is not free.
-    #[error("execution unit {eu} is {why}; units 0 to 254 may be asked for")]
+    #[error("execution unit {eu} is {why}; units {first} to {last} may be asked for")]
     ExecutionUnit {
         /// The unit asked for.
         eu: u32,
         /// What is wrong with it.
         why: &'static str,
+        /// The first that may be asked for.
+        first: u32,
+        /// The last.
+        last: u32,
     },
     /// Every execution unit has its thread.
-    #[error("all 255 execution units have a thread; destroy an event handler first")]
-    NoFreeExecutionUnit,
+    #[error("all {units} execution units have a thread; destroy an event handler first")]
+    NoFreeExecutionUnit {
+        /// How many may be asked for.
+        units: usize,
+    },
+    /// A partition of units that event handlers cannot have.
+    #[error("execution units {first} to {last}: a partition is a range of units 0 to 254")]
+    Partition {
+        /// The first.
+        first: u32,
+        /// The last.
+        last: u32,
+    },
     /// The heap cannot hold the allocation.
     #[error(
         "the DPA heap has no {bytes} bytes left ({allocated} of {limit} bytes are in use; an emulated one may \

@@ -40,17 +40,18 @@ mod weak;
 mod wires;
 mod world;
 
-pub use card::{Card, RPC_EU, USER_EUS};
+pub use card::{Card, RPC_EU};
 pub use config::wiring::{LinkConfig, NetworkConfig, Wiring};
 pub use config::{Config, CostModel, DrivenFrom, MemoryModel};
 pub use current::{
-    Driver, EventHook, Machine, Maker, Shared, configure, has_own, is_driven, make_shared_with, on_events, relax,
+    Driver, EventHook, Machine, Maker, Shared, configure, has_own, is_driven, make_shared_with, on_events, peek, relax,
     run_out, will_sleep, with_world,
 };
 pub use dpa::crash::ANNOUNCED;
 pub use dpa::crash::CrashRecord;
 pub use dpa::heap::HeapInfo;
 pub use dpa::layout;
+pub use dpa::layout::USER_EUS;
 pub use dpa::process::{Process, ProcessStatus, Stream};
 pub use dpa::regions::{Region, RegionKind};
 pub use dpa::statistics::{Executed, ThreadStatistics, thread_name};
@@ -66,7 +67,7 @@ pub use host_memory::HostMemory;
 pub use host_process::HostProcess;
 pub use numbering::MAX_CARDS;
 pub use numbering::{address, arm_address, card_with_gid, card_with_mac};
-pub use observe::diagnosis::{Diagnosis, Lock, Symptom, Waits};
+pub use observe::diagnosis::{Diagnosis, Gone, Lock, Symptom, Waits};
 pub use observe::observer::{FaultSink, Observer};
 pub use observe::race::RaceSnapshot;
 pub use observe::race::{Access, Agent, Race, RaceKind};

@@ -9,6 +9,7 @@ mod diagnose;
 mod firsts;
 mod functions;
 mod host_processes;
+mod lifetime;
 mod model;
 mod outside;
 mod probes;
@@ -33,6 +34,7 @@ use crate::card::{Card, CardDma};
 use crate::config::wiring::Wiring;
 use crate::config::{Config, DrivenFrom, MemoryModel};
 use crate::dpa::images::Images;
+use crate::dpa::layout::USER_EUS;
 use crate::dpa::thread::ThreadState;
 use crate::error::MachineError;
 use crate::function::ArmSide;
@@ -109,6 +111,9 @@ impl World {
         if first > LAST_CARD + 1 - count {
             return Err(MachineError::FirstCard { first, cards: count });
         }
+        if config.units.is_empty() || !config.units.clone().all(|unit| USER_EUS.contains(&unit)) {
+            return Err(MachineError::Partition { first: *config.units.start(), last: *config.units.end() });
+        }
         if config.arm_functions && config.driven_from == DrivenFrom::Arm {
             return Err(MachineError::ArmFunctionsOfArm);
         }
@@ -127,7 +132,12 @@ impl World {
                 nic.set_priorities(switching.priorities, switching.weights);
             }
             let arm = config.arm_functions.then(|| ArmSide::new(&mut nic, first + index)).transpose()?;
-            Ok(Card::new(nic, arm, model.clone().map(|model| Timed::new(model, config.driven_from))))
+            Ok(Card::new(
+                nic,
+                config.units.clone(),
+                arm,
+                model.clone().map(|model| Timed::new(model, config.driven_from)),
+            ))
         };
         let cards = (0..count).map(card).collect::<Result<Vec<_>, MachineError>>()?;
         let wires = Wires::new(&config.wiring, first, count)?;
@@ -438,7 +448,12 @@ impl World {
     }
 
     /// Hands an event to a network card, with the memories it reaches, and carries out what follows from it.
-    fn nic_event(&mut self, at_ps: u64, card: usize, call: impl FnOnce(&mut Nic, &mut CardDma<'_>, &mut Effects)) {
+    pub(crate) fn nic_event(
+        &mut self,
+        at_ps: u64,
+        card: usize,
+        call: impl FnOnce(&mut Nic, &mut CardDma<'_>, &mut Effects),
+    ) {
         let mut effects = std::mem::take(&mut self.effects);
         let Card { nic, arm, processes, cores, .. } = &mut self.cards[card];
         let arm = arm.as_ref();
@@ -514,7 +529,6 @@ impl World {
             self.explain_refused(card, entry);
         }
         for event in effects.async_events.drain(..) {
-            tracing::warn!(card, ?event, "queue failure");
             self.explain_failure(card, event);
             if self.is_notified(card, event) {
                 self.async_events.push_back((card, event));

@@ -1,5 +1,6 @@
 //! Effects of an input to the card.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::cq::CqTarget;
@@ -53,11 +54,13 @@ pub enum FailureCause {
     InvalidRequest,
     /// A producer index lies beyond the ring.
     BadDoorbell {
+        /// Of a send doorbell, or of the receive word of the doorbell record.
+        is_send: bool,
         /// The producer index.
         producer_index: u16,
         /// Oldest index in use.
         consumer_index: u16,
-        /// Entries of the ring.
+        /// Entries of the ring; 64-byte blocks of one for sends. 0 without one.
         depth: u32,
     },
     /// A completion queue of the queue pair failed.
@@ -66,7 +69,12 @@ pub enum FailureCause {
         cqn: u32,
     },
     /// A CQE found its ring full.
-    Overrun,
+    Overrun {
+        /// Consumer index that the card knows, 24 bits.
+        consumer_index: u32,
+        /// Entries of the ring.
+        depth: u32,
+    },
     /// A ring or doorbell record is in memory the card cannot reach.
     QueueMemory {
         /// Where.
@@ -96,6 +104,61 @@ pub enum AsyncEvent {
         /// The number it named.
         number: u32,
     },
+}
+
+impl fmt::Display for FailureCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::RemoteAccess => f.write_str(
+                "its peer asked for memory that its key does not give it: exchange key, address and rights anew",
+            ),
+            Self::InvalidRequest => {
+                f.write_str("its peer sent a malformed request, or one longer than the receive: post longer receives")
+            }
+            Self::BadDoorbell { is_send, producer_index, depth: 0, .. } => {
+                let side = if is_send { "send" } else { "receive" };
+                write!(f, "{side} index {producer_index} was posted, but it was made without a {side} queue")
+            }
+            Self::BadDoorbell { is_send, producer_index, consumer_index, depth } => {
+                let (what, units) = if is_send {
+                    ("its send doorbell", "blocks of 64 bytes")
+                } else {
+                    ("the receive word of its doorbell record", "entries")
+                };
+                let most = consumer_index.wrapping_add(depth as u16);
+                write!(
+                    f,
+                    "{what} says {producer_index}, but the ring has {depth} {units}, the oldest in use is \
+                     {consumer_index}, and so {most} is the most: wait for completions before posting more"
+                )
+            }
+            Self::CompletionQueue { cqn } => write!(f, "its completion queue {cqn:#x} has failed"),
+            Self::Overrun { consumer_index, depth } => write!(
+                f,
+                "it has overrun: all of its {depth} entries are in use, and the last consumer index reported is \
+                 {consumer_index}: poll it and report the index before as many complete, or make it larger"
+            ),
+            Self::QueueMemory { addr } => write!(
+                f,
+                "the card cannot reach memory of its ring or doorbell record at {addr:#x}: keep that memory until the \
+                 queue is destroyed"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for AsyncEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QpFatal { qpn, cause } => write!(f, "QP {qpn:#x} has failed: {cause}"),
+            Self::CqError { cqn, cause } => write!(f, "CQ {cqn:#x} has failed: {cause}"),
+            Self::UnknownQueue { number } => write!(
+                f,
+                "a doorbell names queue {number:#x}, which does not exist: ring it with the number of a queue that has \
+                 been created and not destroyed"
+            ),
+        }
+    }
 }
 
 /// What an input led to. The caller drains it after each call and keeps it for the next, so that nothing is allocated.
@@ -152,5 +215,40 @@ impl Effects {
 
     pub(crate) fn timer(&mut self, at_ps: u64, work: Work) {
         self.timers.push((at_ps, Timer(work)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_name_queue_index_depth_and_what_helps() {
+        let send = FailureCause::BadDoorbell { is_send: true, producer_index: 17, consumer_index: 0xFFFE, depth: 8 };
+        let receive = FailureCause::BadDoorbell { is_send: false, producer_index: 5, consumer_index: 0, depth: 4 };
+        let overrun = FailureCause::Overrun { consumer_index: 3, depth: 64 };
+        for (event, parts) in [
+            (
+                AsyncEvent::QpFatal { qpn: 0x1902, cause: send },
+                [
+                    "QP 0x1902",
+                    "send doorbell says 17",
+                    "8 blocks of 64 bytes",
+                    "so 6 is the most",
+                    "wait for completions",
+                ],
+            ),
+            (
+                AsyncEvent::QpFatal { qpn: 0x1902, cause: receive },
+                ["QP 0x1902", "receive word", "says 5", "4 entries", "so 4 is the most"],
+            ),
+            (
+                AsyncEvent::CqError { cqn: 0x401, cause: overrun },
+                ["CQ 0x401", "overrun", "64 entries", "reported is 3", "make it larger"],
+            ),
+        ] {
+            let text = event.to_string();
+            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        }
     }
 }

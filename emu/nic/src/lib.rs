@@ -61,6 +61,7 @@ pub use icrc::icrc;
 pub use identity::PortAddresses;
 pub use keys::alias::{AliasAttr, Token};
 pub use memory::{Dma, DmaFault, QueueMemory, Space};
+pub use nic::users::{PostedEntry, QueuePart};
 pub use nic::{Nic, NicConfig, PUSHED_BYTES};
 pub use note::{CqeNote, Note, PacketNote};
 pub use packet::{

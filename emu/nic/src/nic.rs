@@ -5,6 +5,7 @@ mod groups;
 mod keys;
 mod port;
 mod queues;
+pub(crate) mod users;
 
 use crate::address::{Address, Gid, MULTICAST_QPN};
 use crate::counters::Counters;

@@ -210,7 +210,7 @@ fn an_overrun_fails_the_queue_and_its_queue_pairs() {
     assert_eq!(
         world.async_events,
         [
-            (0, AsyncEvent::CqError { cqn, cause: FailureCause::Overrun }),
+            (0, AsyncEvent::CqError { cqn, cause: FailureCause::Overrun { consumer_index: 0, depth: 4 } }),
             (0, AsyncEvent::QpFatal { qpn: qp.qpn, cause: FailureCause::CompletionQueue { cqn } }),
         ]
     );

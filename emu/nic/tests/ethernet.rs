@@ -19,22 +19,10 @@ fn segment(wqe: Wqe, checksums: u8, vlan: Option<u16>) -> Wqe {
     Wqe { extra: bytes.to_vec(), ..wqe }
 }
 
-struct Fixture {
-    world: World,
-    a: End,
-    b: End,
-    source: (u64, u32),
-    target: (u64, u32),
-}
-
 const ROOM: usize = 9100;
 
 fn fixture() -> Fixture {
-    let mut world = World::new();
-    let (a, b) = world.pair(&Setup::new(Transport::Ethernet));
-    let source = world.buffer(0, a.qp.pd, Space::Host, ROOM);
-    let target = world.buffer(1, b.qp.pd, Space::Host, ROOM);
-    Fixture { world, a, b, source, target }
+    Fixture::new(&Setup::new(Transport::Ethernet), ROOM)
 }
 
 impl Fixture {

@@ -289,7 +289,7 @@ fn a_doorbell_beyond_the_ring_fails_the_queue_pair() {
     let qpn = a.qp.qpn;
     world.act(0, |nic, _, now, fx| nic.ring_sq(now, qpn, 17, fx));
     world.run();
-    let cause = FailureCause::BadDoorbell { producer_index: 17, consumer_index: 8, depth: 8 };
+    let cause = FailureCause::BadDoorbell { is_send: true, producer_index: 17, consumer_index: 8, depth: 8 };
     assert_eq!(world.async_events, [(0, AsyncEvent::QpFatal { qpn, cause })]);
     assert_eq!(world.state(&a.qp), QpState::Err);
     assert_eq!(world.nics[0].counters().bad_doorbells, 1);
@@ -302,7 +302,7 @@ fn a_receive_counter_beyond_the_ring_fails_the_queue_pair() {
     world.mem[1].set(Space::Host, b.qp.dbr, &5_u32.to_be_bytes());
     world.post(&mut a.qp, &Wqe::new(SEND).inline(&[1]));
     world.run();
-    let cause = FailureCause::BadDoorbell { producer_index: 5, consumer_index: 0, depth: 4 };
+    let cause = FailureCause::BadDoorbell { is_send: false, producer_index: 5, consumer_index: 0, depth: 4 };
     assert_eq!(world.async_events, [(1, AsyncEvent::QpFatal { qpn: b.qp.qpn, cause })]);
 }
 

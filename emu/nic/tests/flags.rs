@@ -14,20 +14,8 @@ const FENCE: u8 = 2 << 5;
 const STRONG: u8 = 3 << 5;
 const BOTH: u8 = 4 << 5;
 
-struct Fixture {
-    world: World,
-    a: End,
-    b: End,
-    source: (u64, u32),
-    target: (u64, u32),
-}
-
 fn fixture(setup: &Setup) -> Fixture {
-    let mut world = World::new();
-    let (a, b) = world.pair(setup);
-    let source = world.buffer(0, a.qp.pd, Space::Host, 16_384);
-    let target = world.buffer(1, b.qp.pd, Space::Host, 16_384);
-    Fixture { world, a, b, source, target }
+    Fixture::new(setup, 16_384)
 }
 
 impl Fixture {

@@ -5,24 +5,14 @@ use common::*;
 use emu_nic::wqe_opcode::*;
 use emu_nic::*;
 
-struct Fixture {
-    world: World,
-    a: End,
-    b: End,
-    source: (u64, u32),
-    target: (u64, u32),
-}
-
 const LEN: usize = 3000;
 
 fn fixture(transport: Transport) -> Fixture {
-    let mut world = World::new();
-    let (a, b) = world.pair(&Setup::new(transport));
-    let source = world.buffer(0, a.qp.pd, Space::Host, LEN);
-    let target = world.buffer(1, b.qp.pd, Space::Host, LEN);
+    let mut fixture = Fixture::new(&Setup::new(transport), LEN);
+    let Fixture { world, source, target, .. } = &mut fixture;
     world.mem[0].set(Space::Host, source.0, &pattern(LEN, 1));
     world.mem[1].set(Space::Host, target.0, &pattern(LEN, 77));
-    Fixture { world, a, b, source, target }
+    fixture
 }
 
 /// Ways to spoil a key: name, the spoilt key, and its vendor syndrome.

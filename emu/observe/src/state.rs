@@ -56,6 +56,12 @@ pub struct Card {
     pub rx_packets: u64,
     /// Completion queue entries written.
     pub cqes: u64,
+    /// Ethernet frames received that no steering rule led to a receive queue.
+    #[serde(default)]
+    pub steering_drops: u64,
+    /// Messages (UC, UD) and Ethernet frames received for which no receive was posted.
+    #[serde(default)]
+    pub rnr_drops: u64,
     /// Processes by id.
     pub processes: Vec<Process>,
 }
@@ -222,6 +228,8 @@ impl Card {
             tx_packets: card.counters.tx_packets,
             rx_packets: card.counters.rx_packets,
             cqes: card.counters.cqes,
+            steering_drops: card.counters.steering_drops,
+            rnr_drops: card.counters.rnr_drops,
             processes: card.processes.iter().map(Process::new).collect(),
         }
     }

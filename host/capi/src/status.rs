@@ -157,7 +157,7 @@ impl flexcast_status {
             Error::Flexio(error) => Self::of_card(error),
             Error::Exchange(_) => FLEXCAST_ERROR_EXCHANGE,
             Error::Config { .. } => FLEXCAST_ERROR_CONFIG,
-            Error::Budget { .. } => FLEXCAST_ERROR_BUDGET,
+            Error::Budget { .. } | Error::Units { .. } => FLEXCAST_ERROR_BUDGET,
             Error::Unsupported { .. } => FLEXCAST_ERROR_UNSUPPORTED,
             Error::BringUp { .. } => FLEXCAST_ERROR_BRING_UP,
             Error::Context { .. } => FLEXCAST_ERROR_CONTEXT,

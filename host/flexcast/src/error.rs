@@ -85,6 +85,18 @@ pub enum Error {
         /// What helps.
         next: &'static str,
     },
+    /// The card gives this process no execution unit for a thread.
+    #[error(
+        "no execution unit takes a thread of this process (tried: {tried}; the last refusal: {refusal}): they are taken, \
+         or of other partitions; end another DPA process of the card, or have a partition made for this function \
+         (dpaeumgmt partition create)"
+    )]
+    Units {
+        /// Those that were asked for.
+        tried: String,
+        /// How the last was refused.
+        refusal: flexio::Error,
+    },
     /// The card lacks something.
     #[error("the card has no {what} ({refusal}): {next}")]
     Unsupported {

@@ -151,7 +151,7 @@ int main(int argc, char **argv)
 	struct ibv_device **devices = ibv_get_device_list(NULL);
 	struct ibv_context *context = ibv_open_device(devices[0]);
 	struct ibv_pd *pd = ibv_alloc_pd(context);
-	uint64_t answer, daddr, unused, counter;
+	uint64_t answer, daddr, counter;
 
 	EXPECT(context && pd);
 	OK(flexio_process_create(context, application(context), NULL, &process));
@@ -175,8 +175,10 @@ int main(int argc, char **argv)
 	handler_attr.affinity.type = FLEXIO_AFFINITY_STRICT; /* Unit 0. */
 	OK(flexio_event_handler_create(process, &handler_attr, &handler));
 	rq_cq = cq(flexio_event_handler_get_thread(handler), &state.rq_cq_ring, &state.rq_cq_dbr);
-	sq_cq = cq(NULL, &unused, &unused);
+	/* Completions of sends start the same handler. */
+	sq_cq = cq(flexio_event_handler_get_thread(handler), &state.sq_cq_ring, &state.sq_cq_dbr);
 	state.rq_cqn = flexio_cq_get_cq_num(rq_cq);
+	state.sq_cqn = flexio_cq_get_cq_num(sq_cq);
 	state.buffers = device_zeros(DEPTH * FRAME_BYTES);
 	state.rq_ring = device_zeros(DEPTH * 16);
 	state.rq_dbr = device_zeros(8);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use flexcast::{Allgather, Buffer, Communicator, Config, Control, Done, Error, Pending, Request, Test};
 use flexcast_tests::assert_mentions;
 use flexcast_tests::communicators::{
-    Under, check, config, connect, contribution, drive, ended, gather, gathered, gathers, with_cards,
+    Under, check, config, connect, contribution, drive, ended, gather, gathered, gathers, with_cards, with_machine,
 };
 
 #[test]
@@ -330,4 +330,41 @@ fn a_post_starts_the_operation_wherever_the_protocol_runs() {
             }
         });
     }
+}
+
+/// Names of the event handlers of a card, with their execution units.
+fn handlers(card: usize) -> Vec<(String, u32)> {
+    let snapshot = emu_machine::with_world(|world| world.snapshot()).expect("a machine");
+    let threads = snapshot.cards[card].processes.iter().flat_map(|process| &process.threads);
+    let handlers = threads.filter(|thread| thread.kind == emu_machine::ThreadKind::EventHandler && !thread.destroyed);
+    handlers.map(|thread| (thread.entry.clone(), thread.eu)).collect()
+}
+
+#[test]
+fn units_are_those_that_the_card_gives() {
+    // A partition that does not begin where units do, half of it another process's.
+    let machine = emu_machine::Config { units: 200..=207, ..emu_machine::Config::default() };
+    with_machine(machine, |provider, cards| {
+        let taken: Vec<u32> = emu_machine::with_world(|world| {
+            let process = world.create_process(0, &flexcast_tests::image_bytes("pingpong")).expect("a process");
+            let mut take = |unit| world.create_thread(0, process, 0, 0, 0, Some(unit)).map(|_| unit);
+            (200..204).map(|unit| take(unit).expect("a unit of the partition")).collect()
+        })
+        .expect("a machine");
+        let config = config().receive_threads(2).send_threads(1);
+        let communicators = connect(cards.iter(), &config);
+        gathers(provider, &communicators, 1, 50_000);
+        for (card, first) in [(0, 204), (1, 200)] {
+            let units: Vec<u32> = handlers(card).into_iter().map(|(_, unit)| unit).collect();
+            assert!(units.iter().filter(|unit| !taken.contains(unit)).all(|unit| (first..=207).contains(unit)));
+            assert!(units.contains(&first) && units.contains(&(first + 2)), "card {card}: {units:?}");
+        }
+        // A second communicator finds one unit of four, and needs three.
+        let error = Pending::new(&cards[0], 0, 2, config).expect_err("no unit is left");
+        assert_mentions(
+            &error,
+            &["no execution unit takes a thread", "tried: 1 to", "of other partitions", "dpaeumgmt"],
+        );
+        gathers(provider, &communicators, 2, 50_000);
+    });
 }

@@ -328,7 +328,8 @@ fn doorbell_beyond_the_ring() {
         put(qp.receive_ring(), DataSegment::new(64, 0x100, 0).as_bytes());
         put(qp.doorbell_record(), QpDoorbellRecord { receive: 1.into(), send: 0.into() }.as_bytes());
         ring(process, outbox, outbox::SQ_DOORBELL, outbox::sq_doorbell_value(qp.number(), 5));
-        let cause = FailureCause::BadDoorbell { producer_index: 5, consumer_index: 0, depth: 1 << LOG_RING };
+        let depth = 1 << LOG_RING;
+        let cause = FailureCause::BadDoorbell { is_send: true, producer_index: 5, consumer_index: 0, depth };
         assert_eq!(async_events(), [(0, AsyncEvent::QpFatal { qpn: qp.number(), cause })]);
         assert_eq!((state(qp.number()), counters(0).bad_doorbells), (QpState::Err, 1));
         let entry = ErrorCqe::read_from_bytes(&get::<64>(cq.ring())).expect("64 bytes");
@@ -455,7 +456,8 @@ fn device_completion_queue_overrun_and_empty_receive_ring() {
         }
         assert_eq!(counters(0).cq_overruns, 1);
         let events = async_events();
-        let overrun = AsyncEvent::CqError { cqn: cq.number(), cause: FailureCause::Overrun };
+        let cause = FailureCause::Overrun { consumer_index: 0, depth: 2 };
+        let overrun = AsyncEvent::CqError { cqn: cq.number(), cause };
         assert!(events.contains(&(0, overrun)), "{events:?}");
         assert_eq!(state(qp.number()), QpState::Err, "its queue pair cannot report anything to anybody any more");
         process.check().expect("the process lives");

@@ -61,6 +61,12 @@ fn misaligned_access() {
     ping_crashes(&[ld(reg::A1, reg::A0, 1)], layout::OUTBOXES, &["misaligned"]);
     ping_crashes(&[ld(reg::A1, reg::A0, 1)], 0, &["misaligned", "0x0000000000000001"]);
     ping_crashes(&[amo_misaligned()], DATA + 1, &["misaligned"]);
+    // Across the end of memory: what is missing is named, and where.
+    let across = ["no memory at this address (a misaligned access of 8 bytes at 0x80000ffc)", "0x0000000080001000"];
+    ping_crashes(&[ld(reg::A1, reg::A0, 0)], DATA + 4092, &[&["load access fault"][..], &across].concat());
+    ping_crashes(&[sd(reg::A1, reg::A0, 0)], DATA + 4092, &[&["store or atomic access fault"][..], &across].concat());
+    // The last byte of all.
+    ping_crashes(&[addi(reg::A2, 0, -1), ld(reg::A1, reg::A2, 0)], 0, &["window entity 1 has no memory key"]);
 }
 
 /// `amoadd.w a1, a1, (a0)` behind an odd address.

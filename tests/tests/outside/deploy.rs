@@ -175,15 +175,27 @@ fn an_image_is_copied_started_and_its_logs_come_back() {
     let sign = ["--sign", "printf signed >>"];
     refused(&server.deploy(&sign), &[&holder, "--replace-running"]);
     assert_eq!(server.current(), first);
+    refused(&server.deploy(&[&sign[..], &["--drain", "1"]].concat()), &["waiting 1 s for process", &holder]);
+    assert_eq!(server.current(), first);
+    // One that ends is waited for.
+    let mut short = Command::new(&program).arg("5").stdout(Stdio::null()).spawn().expect("started");
+    running.kill().and_then(|()| running.wait()).expect("ended");
+    done(&server.deploy(&[&sign[..], &["--drain", "600"]].concat()));
+    short.wait().expect("it has ended");
+    let drained = server.current();
+    assert_ne!(drained, first);
+    let program = server.home().join("current/bin/sleeper");
+    fs::copy("/bin/sleep", &program).expect("a program");
+    let mut running = Command::new(&program).arg("600").stdout(Stdio::null()).spawn().expect("started");
     done(&server.deploy(&[&sign[..], &["--replace-running"]].concat()));
     running.kill().and_then(|()| running.wait()).expect("ended");
     let second = server.current();
-    assert_ne!(second, first);
+    assert_ne!(second, drained);
     let image = fs::read(server.home().join("current/share/flexcast/pingpong.elf")).expect("an image");
     assert!(image.ends_with(b"signed"));
     // The one before stays; what was refused is gone.
     let mut expected = vec!["current".to_owned(), "require-signatures".to_owned()];
-    expected.extend([first, second].map(|path| path.to_string_lossy().into_owned()));
+    expected.extend([drained, second].map(|path| path.to_string_lossy().into_owned()));
     expected.sort();
     assert_eq!(server.names(), expected);
 }

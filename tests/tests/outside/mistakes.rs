@@ -78,7 +78,7 @@ const SOON: &str = "stuck_ms = 20";
 
 #[test]
 fn each_mistake_is_explained_by_thread_handler_queue_and_what_would_end_it() {
-    let of: [(&str, [u32; 4], &[&str]); 11] = [
+    let of: [(&str, [u32; 4], &[&str]); 12] = [
         (
             "index_never_reported",
             [1, 200, 3, 16],
@@ -138,6 +138,17 @@ fn each_mistake_is_explained_by_thread_handler_queue_and_what_would_end_it() {
                 "opcode WAIT (0x0f, modifier 0x01) is not supported",
                 "QP 0x1902 of thread 1 (echo, CQ 0x",
                 "send entry 0",
+            ],
+        ),
+        (
+            "doorbell_beyond_ring",
+            [1, 20, 6, 4],
+            &[
+                "its send doorbell says 101",
+                "QP 0x1902 has failed",
+                "the ring has 16 blocks of 64 bytes",
+                "thread 1 (echo, CQ 0x",
+                "wait for completions",
             ],
         ),
         ("deep_recursion", [1, 20, 6, 4], &["stack overflow", "(recurse+0x", "thread 1 (echo, CQ 0x", "recurse less"]),

@@ -185,6 +185,9 @@ fn ibv_devinfo_shows_the_card() {
     }
     let output = run("ibv_devinfo", &["-l"], "toml:cards = 2\n");
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("2 HCAs found"));
+    let socket = scratch("devinfo").join("card.sock");
+    let output = run("ibv_devinfo", &[], &format!("toml:cards = 1\n[share]\nsocket = {socket:?}\n"));
+    assert!(output.status.success() && !socket.exists(), "the socket goes with the process");
 }
 
 #[test]

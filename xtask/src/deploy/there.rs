@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use sha2::{Digest as _, Sha256};
 
 use crate::process::quote;
-use crate::remote::Remote;
+use crate::remote::{COMMAND_BOUND, Remote};
 use crate::{build, install, process, status, workspace};
 
 /// What is deployed, and where.
@@ -23,6 +23,8 @@ pub(super) struct Deployment {
     pub(super) provider: &'static str,
     pub(super) device: Option<String>,
     pub(super) sign: Option<String>,
+    /// How long to wait for processes that use the folder.
+    pub(super) drain_s: u64,
     pub(super) replace_running: bool,
     pub(super) start_bound_s: u64,
     /// Folder here for what comes back.
@@ -115,7 +117,10 @@ impl Deployment {
         status::say("Copying", format_args!("{} KiB to {}", bytes.div_ceil(1024), self.remote.address));
         let incoming = format!("{}/.incoming-{name}", self.folder);
         let copied = self.remote.copy("copying", self.remote.copy_there(stage, &incoming));
-        let in_place = copied.and_then(|()| self.remote.script("putting it in place", &self.place_script(name)));
+        let in_place = copied.and_then(|()| {
+            let bound = COMMAND_BOUND + Duration::from_secs(self.drain_s);
+            self.remote.script_within("putting it in place", &self.place_script(name), bound)
+        });
         if let Err(error) = in_place {
             // What had come takes room. If the computer cannot be reached, the next deployment removes it.
             let _ = self.remote.script("removing the copy", &format!("rm -rf {}\n", quote(&incoming)));
@@ -147,6 +152,8 @@ impl Deployment {
              (cd .incoming-{name} && sha256sum --quiet -c {DIGESTS}) >&2\n\
              (cd .incoming-{name} && bin/flexcast --version) >/dev/null\n\
              ln -s libflexcast.so.1 .incoming-{name}/lib/libflexcast.so\n\
+             left={drain}\n\
+             while :; do\n\
              holders=\n\
              for process in /proc/[0-9]*; do\n\
              if readlink \"$process/exe\" 2>/dev/null | grep -qF \"$folder/\" ||\n\
@@ -155,8 +162,13 @@ impl Deployment {
              holders=\"$holders ${{process#/proc/}} ($name)\"\n\
              fi\n\
              done\n\
+             if [ -z \"$holders\" ] || [ \"$left\" -le 0 ]; then break; fi\n\
+             if [ \"$left\" -eq {drain} ]; then echo \"waiting {drain} s for process$holders\" >&2; fi\n\
+             left=$((left - 1))\n\
+             sleep 1\n\
+             done\n\
              if {refuse}; then\n\
-             echo \"in use by process$holders: end it, or deploy with --replace-running\" >&2\n\
+             echo \"in use by process$holders: end it, give it time (--drain S), or take --replace-running\" >&2\n\
              exit 3\n\
              fi\n\
              previous=$(readlink current || true)\n\
@@ -166,7 +178,8 @@ impl Deployment {
              for old in [0-9]*-*; do\n\
              if [ \"$old\" != {name} ] && [ \"$old\" != \"$previous\" ]; then rm -rf \"$old\"; fi\n\
              done\n",
-            folder = quote(&self.folder)
+            folder = quote(&self.folder),
+            drain = self.drain_s
         )
     }
 

@@ -75,6 +75,49 @@ pub(crate) unsafe fn chase(at: u64, loads: u64) -> u64 {
     pointer
 }
 
+/// Loads the 64-bit word at `at` so often: a load, an add and a branch for each.
+///
+/// # Safety
+/// `loads` is not 0, and the word may be loaded.
+#[inline(always)]
+pub(crate) unsafe fn load_again(at: u64, loads: u64) {
+    // SAFETY: by contract; nothing is stored.
+    unsafe {
+        asm!(
+            "2: ld {word}, 0({at})",
+            "addi {left}, {left}, -1",
+            "bnez {left}, 2b",
+            word = out(reg) _,
+            at = in(reg) at,
+            left = inout(reg) loads => _,
+            options(nostack)
+        );
+    }
+}
+
+/// Stores a zero to each 64th byte of so many bytes below the stack pointer, downwards.
+///
+/// # Safety
+/// Nobody needs what is there.
+#[inline(always)]
+pub(crate) unsafe fn store_below_stack(bytes: u64) {
+    // SAFETY: by contract; the stack pointer stays where it is.
+    unsafe {
+        asm!(
+            "mv {at}, sp",
+            "sub {end}, sp, {bytes}",
+            "2: bgeu {end}, {at}, 3f",
+            "addi {at}, {at}, -64",
+            "sd zero, 0({at})",
+            "j 2b",
+            "3:",
+            at = out(reg) _,
+            end = out(reg) _,
+            bytes = in(reg) bytes,
+        );
+    }
+}
+
 /// Loads the 64-bit words from `at` to `end`: a load, an add and a branch for each.
 ///
 /// # Safety

@@ -39,7 +39,32 @@ mod entries {
     /// Answers.
     #[dpa::event_handler]
     fn pong(context: &mut PingPongContext) -> Next {
-        crate::pong::pong(context)
+        crate::pong::pong::<true>(context)
+    }
+
+    /// The same, but the doorbell record does not say what was sent: doorbells alone do.
+    #[dpa::event_handler]
+    fn pong_without_record(context: &mut PingPongContext) -> Next {
+        crate::pong::pong::<false>(context)
+    }
+
+    /// Stores to so many bytes below the stack pointer, and returns the number if that was possible.
+    #[dpa::rpc]
+    fn probe_stack(bytes: u64) -> u64 {
+        dpa::probe::store_below_stack(bytes);
+        bytes
+    }
+
+    /// Cycles of 1024 loads of a word that begins so many bytes behind the begin of a line.
+    #[dpa::rpc]
+    fn probe_load(offset: u64) -> u64 {
+        dpa::probe::load_cycles(offset, 1024)
+    }
+
+    /// Runs for so many nanoseconds; returns how many it has run.
+    #[dpa::rpc]
+    fn probe_spin(ns: u64) -> u64 {
+        dpa::probe::spin(ns)
     }
 }
 

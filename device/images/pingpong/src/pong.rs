@@ -44,8 +44,8 @@ fn buffer(context: &PingPongContext, index: u64) -> u64 {
     context.buffers.wrapping_add(slot.wrapping_mul(u64::from(context.buffer_bytes)))
 }
 
-/// One activation.
-pub(crate) fn pong(context: &mut PingPongContext) -> Next {
+/// One activation. `RECORDS`: the send word of the doorbell record is kept.
+pub(crate) fn pong<const RECORDS: bool>(context: &mut PingPongContext) -> Next {
     if context.prepared == 0 {
         fatal(error::NOT_PREPARED);
     }
@@ -85,8 +85,10 @@ pub(crate) fn pong(context: &mut PingPongContext) -> Next {
             answer(context, &send_queue, bytes);
             context.consumed += 1;
             receive_cq.set_consumer(context.consumed);
-            fence::memory_write();
-            send_queue.set_producer(context.consumed);
+            if RECORDS {
+                fence::memory_write();
+                send_queue.set_producer(context.consumed);
+            }
             fence::outbox();
             outbox.ring_sq(send_queue.number(), context.consumed);
             continue;

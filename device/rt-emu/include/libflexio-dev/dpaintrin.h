@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fences and counters of a DPA thread. A memory fence acts on memory of the process, an MMIO fence on windows and outboxes.
+ * A memory fence after writes (__dpa_thread_memory_writeback is one) also orders them before the doorbells that follow.
  * Arguments of the fences are literal: __DPA_R, __DPA_W, __DPA_RW.
  */
 #ifndef DPAINTRIN_H
@@ -40,10 +41,11 @@ static inline __attribute__((always_inline)) void __dpa_thread_fence(int space, 
 	} else {
 		if (pred == __DPA_R && succ == __DPA_R)
 			__asm__ volatile("fence r, r" ::: "memory");
+		/* Writes come before later doorbells, too: programs have no other fence between an entry and its doorbell. */
 		else if (pred == __DPA_W && succ == __DPA_W)
-			__asm__ volatile("fence w, w" ::: "memory");
+			__asm__ volatile("fence w, ow" ::: "memory");
 		else
-			__asm__ volatile("fence rw, rw" ::: "memory");
+			__asm__ volatile("fence rw, orw" ::: "memory");
 	}
 }
 

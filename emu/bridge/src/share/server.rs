@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -106,6 +106,17 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Where this process lets others in.
+static PLACE: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Takes away the socket of this process, which is about to end: the thread that has it is not asked. Of a process that
+/// is killed the socket stays, and the next one replaces it.
+pub(crate) fn withdraw() {
+    let place = PLACE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    // Somebody else may have taken it away.
+    let _ = place.map(std::fs::remove_file);
+}
+
 /// What this process has counted so far.
 #[must_use]
 pub fn share_counters() -> ShareCounters {
@@ -142,6 +153,7 @@ impl Server {
     /// # Errors
     /// The system has no thread left.
     pub(crate) fn start(self) -> io::Result<()> {
+        *PLACE.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.socket.path().to_owned());
         let there = Arc::new(AtomicUsize::new(0));
         let serve = move || {
             let _ = SigSet::all().thread_block();

@@ -21,6 +21,16 @@ fn lock_path(path: &Path) -> PathBuf {
     name.into()
 }
 
+/// Takes a socket away that a process has left, which is known by the lock next to it: nobody has it. Only sockets are
+/// taken away.
+pub fn take_away(path: &Path) {
+    let is_left = File::open(lock_path(path)).is_ok_and(|lock| lock.try_lock().is_ok());
+    if is_left && fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        // Left behind, it is replaced by the next process.
+        let _ = fs::remove_file(path);
+    }
+}
+
 fn taken(path: &Path, mut lock: File) -> io::Error {
     let mut owner = String::new();
     let _ = lock.read_to_string(&mut owner);
@@ -60,6 +70,12 @@ impl SocketFile {
     }
 }
 
+impl SocketFile {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // Left behind, it is replaced by the next process.
@@ -86,10 +102,17 @@ mod tests {
         assert!(!path.exists());
         // As a process leaves it that is killed.
         drop(UnixListener::bind(&path).unwrap());
-        assert!(path.exists());
+        take_away(&path);
+        assert!(!path.exists());
+        let again = SocketFile::bind(&path).unwrap();
+        take_away(&path);
+        assert!(path.exists(), "somebody has it");
+        drop(again);
+        drop(UnixListener::bind(&path).unwrap());
         drop(SocketFile::bind(&path).unwrap());
         fs::write(&path, "a letter").unwrap();
         assert!(SocketFile::bind(&path).unwrap_err().to_string().contains("no socket"));
+        take_away(&path);
         assert_eq!(fs::read_to_string(&path).unwrap(), "a letter");
     }
 }

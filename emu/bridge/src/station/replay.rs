@@ -37,7 +37,7 @@ impl Replay {
     /// It cannot be read, is no capture of Ethernet, or has a frame that no card sends.
     pub(crate) fn read(path: &Path) -> Result<Self, BridgeError> {
         let refused = |reason: String| BridgeError::Replay { path: path.to_owned(), reason };
-        let captured = read(path).map_err(|error| refused(error.to_string()))?;
+        let captured = read(path).map_err(|error| refused(in_words(&error)))?;
         let start = captured.first().map(|(at, _)| *at).unwrap_or_default();
         let mut frames = VecDeque::with_capacity(captured.len());
         for (number, (at, frame)) in (1_u64..).zip(captured) {
@@ -52,6 +52,16 @@ impl Replay {
             frames.push_back((after, packet));
         }
         Ok(Self { frames, start_ps: None })
+    }
+}
+
+/// What is wrong, with what the system says.
+fn in_words(error: &PcapError) -> String {
+    match error {
+        PcapError::IoError(source) => source.to_string(),
+        PcapError::IncompleteBuffer => "it ends within a frame".to_owned(),
+        PcapError::InvalidField(what) => (*what).to_owned(),
+        other => other.to_string(),
     }
 }
 
@@ -180,7 +190,8 @@ mod tests {
     #[test]
     fn what_is_no_capture_of_ethernet_is_named() {
         let wrong = |path: &Path| Replay::read(path).expect_err("none").to_string();
-        assert!(wrong(Path::new("/no/such/file.pcap")).contains("/no/such/file.pcap"));
+        let text = wrong(Path::new("/no/such/file.pcap"));
+        assert!(text.contains("/no/such/file.pcap") && text.contains("No such file or directory"), "{text}");
         let text = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(text.path(), "this is text and no capture at all").expect("written");
         assert!(wrong(text.path()).contains("cannot be played"));

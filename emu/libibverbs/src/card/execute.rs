@@ -48,6 +48,7 @@ pub(crate) fn execute(world: &mut World, caller: &mut Caller<'_>, request: Reque
         }
         Request::DeregisterRegion { key, addr, len } => {
             caller.check(Class::Key, key)?;
+            world.explain_key_end(card, key);
             world.card(card)?.nic.destroy_mkey(key)?;
             caller.gone(Class::Key, key);
             caller.deregister(world, addr, len)?;
@@ -205,6 +206,9 @@ pub(crate) fn execute(world: &mut World, caller: &mut Caller<'_>, request: Reque
 }
 
 fn destroy(world: &mut World, card: usize, kind: Kind, number: u32) -> Result<()> {
+    if matches!(kind, Kind::Mkey) {
+        world.explain_key_end(card, number);
+    }
     let nic = &mut world.card(card)?.nic;
     match kind {
         Kind::Qp(_) => nic.destroy_qp(number),

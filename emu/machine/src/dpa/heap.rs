@@ -16,6 +16,8 @@ pub struct Heap {
     requested: u64,
     free: BTreeMap<u64, u64>,
     live: BTreeMap<u64, (u64, u64)>,
+    /// Given back, but of use to a queue still: nobody gets it.
+    held: BTreeMap<u64, u64>,
 }
 
 /// What `flexio_process_mem_info_get` reports.
@@ -37,7 +39,7 @@ impl Heap {
     pub fn new(limit: u64) -> Self {
         let limit = limit / GRANULE * GRANULE;
         let free = if limit > 0 { BTreeMap::from([(HEAP, limit)]) } else { BTreeMap::new() };
-        Heap { limit, allocated: 0, requested: 0, free, live: BTreeMap::new() }
+        Heap { limit, allocated: 0, requested: 0, free, live: BTreeMap::new(), held: BTreeMap::new() }
     }
 
     /// Takes `bytes` (zero is one line, so that every allocation has an address of its own).
@@ -59,10 +61,33 @@ impl Heap {
 
     /// Gives an allocation back and joins it with its free neighbours; gives the bytes that it took, whole lines.
     pub fn free(&mut self, addr: u64) -> Result<u64, MachineError> {
-        let (mut size, bytes) = self.live.remove(&addr).ok_or(MachineError::NotAllocated { addr })?;
-        let taken = size;
+        let size = self.hold(addr)?;
+        self.release(addr);
+        Ok(size)
+    }
+
+    /// Ends an allocation as [`Heap::free`] does, but nobody gets its memory until it is released.
+    pub(crate) fn hold(&mut self, addr: u64) -> Result<u64, MachineError> {
+        let (size, bytes) = self.live.remove(&addr).ok_or(MachineError::NotAllocated { addr })?;
         self.allocated -= size;
         self.requested -= bytes;
+        self.held.insert(addr, size);
+        Ok(size)
+    }
+
+    /// First address and length of what is held.
+    pub(crate) fn held(&self) -> Vec<(u64, u64)> {
+        self.held.iter().map(|(&addr, &size)| (addr, size)).collect()
+    }
+
+    /// Bytes of an allocation, whole lines; 0 if there is none at the address.
+    pub(crate) fn size_at(&self, addr: u64) -> u64 {
+        self.live.get(&addr).map_or(0, |(size, _)| *size)
+    }
+
+    /// Lets go of memory that was held, and joins it with its free neighbours.
+    pub(crate) fn release(&mut self, addr: u64) {
+        let Some(mut size) = self.held.remove(&addr) else { return };
         let mut start = addr;
         if let Some(next) = self.free.remove(&(addr + size)) {
             size += next;
@@ -75,7 +100,6 @@ impl Heap {
             size += len;
         }
         self.free.insert(start, size);
-        Ok(taken)
     }
 
     /// First address and length of each allocation, whole lines, by ascending address.
@@ -107,6 +131,10 @@ mod tests {
         heap.free(b).unwrap();
         assert!(matches!(heap.free(b), Err(MachineError::NotAllocated { .. })));
         assert_eq!(heap.alloc(128).unwrap(), b);
+        assert_eq!((heap.hold(a).unwrap(), heap.size_at(a), heap.held()), (64, 0, vec![(a, 64)]));
+        assert!(heap.alloc(1024 - 192).is_err() && heap.free(a).is_err(), "it is nobody's");
+        heap.release(a);
+        assert_eq!(heap.alloc(64).unwrap(), a);
         for addr in [a, b, c] {
             heap.free(addr).unwrap();
         }

@@ -39,6 +39,8 @@ pub const PAGE: u64 = 0x1000;
 pub const EXECUTION_UNITS: usize = 256;
 /// Hardware threads that share one core's issue port.
 pub const EUS_PER_CORE: usize = 16;
+/// Execution units an event handler may ask for.
+pub const USER_EUS: std::ops::RangeInclusive<u32> = 0..=254;
 
 /// Offsets in the thread context (layout read from tp on hardware; 0x30 bytes).
 pub mod context {

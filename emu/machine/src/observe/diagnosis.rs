@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use emu_nic::{MAX_FRAME_BYTES, RefusedEntry, vendor, wqe_opcode};
+use emu_nic::{AsyncEvent, MAX_FRAME_BYTES, PostedEntry, QueuePart, RefusedEntry, vendor, wqe_opcode};
 
 use crate::dpa::statistics::thread_in_words as named;
 use crate::time::{PS_PER_S, PS_PER_US};
@@ -47,8 +47,14 @@ pub enum Symptom {
     },
     /// The card cannot execute an entry.
     Refused(RefusedEntry),
-    /// An activation does not end.
+    /// A queue has failed: a doorbell beyond its ring, or memory of it that is gone.
+    Failed(AsyncEvent),
+    /// Something has been given back or destroyed that is used still.
+    Gone(Gone),
+    /// An activation of an event handler, or a task of a command queue, does not end.
     Endless {
+        /// A task.
+        is_task: bool,
         /// Where the thread is.
         pc: u64,
         /// The function that holds `pc`, with the offset in it.
@@ -59,6 +65,33 @@ pub enum Symptom {
         watchdog_ps: u64,
         /// What it does over and over, as far as that could be seen.
         waits: Waits,
+    },
+}
+
+/// What has been given back or destroyed while it was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Gone {
+    /// Memory of the heap, in which something of a queue lies. Nobody gets it until the queue is destroyed.
+    Memory {
+        /// Device address of the allocation.
+        addr: u64,
+        /// What lies there.
+        part: QueuePart,
+        /// Number of the queue.
+        number: u32,
+    },
+    /// A memory key that a posted entry names.
+    Key {
+        /// The key.
+        key: u32,
+        /// The entry.
+        entry: PostedEntry,
+    },
+    /// A window that the thread has configured.
+    Window {
+        /// Its id.
+        window: u32,
     },
 }
 
@@ -213,6 +246,38 @@ fn refusal(entry: &RefusedEntry) -> String {
     format!("{why} (the queue pair has failed, as a completion in error reports)")
 }
 
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Gone::Memory { addr, part, number } => {
+                let (part, kind) = match part {
+                    QueuePart::CqRing => ("the ring", "CQ"),
+                    QueuePart::CqRecord => ("the doorbell record", "CQ"),
+                    QueuePart::ReceiveRing => ("the receive ring", "QP"),
+                    QueuePart::SendRing => ("the send ring", "QP"),
+                    QueuePart::QpRecord => ("the doorbell record", "QP"),
+                };
+                write!(
+                    f,
+                    "device memory at {addr:#x} has been freed with {part} of {kind} {number:#x} in it: destroy the \
+                     queue first (on a card it would use what is allocated there next; here nothing is until then)"
+                )
+            }
+            Gone::Key { key, entry: PostedEntry { qpn, is_send, index } } => write!(
+                f,
+                "memory key {key:#x} is being destroyed, and {} entry {index} of QP {qpn:#x}, which is posted and not \
+                 complete, names it: destroy the queue pair first, or wait for the completion",
+                if is_send { "send" } else { "receive" }
+            ),
+            Gone::Window { window } => write!(
+                f,
+                "window {window} has been destroyed, and a thread that may run again has it configured: its next \
+                 access through it ends the process; destroy the event handler first"
+            ),
+        }
+    }
+}
+
 impl fmt::Display for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
@@ -225,11 +290,11 @@ impl fmt::Display for Lock {
 impl fmt::Display for Waits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Waits::Unknown => f.write_str("end the handler by reschedule, finish or retrigger"),
+            Waits::Unknown => f.write_str("what it does over and over cannot be seen"),
             Waits::Entry { cqn, slot } => write!(
                 f,
                 "it polls entry {slot} of CQ {cqn:#x}, which the card has not written; leave the loop at an entry that \
-                 is not yours yet, arm the queue and reschedule"
+                 is not yours yet, and arm the queue"
             ),
             Waits::Lock(lock) => {
                 write!(f, "it tries to take the {lock}, which nobody gives back; unlock it wherever it has been taken")
@@ -240,10 +305,7 @@ impl fmt::Display for Waits {
                  everywhere",
                 named(*thread, entry, &[])
             ),
-            Waits::Word { addr } => write!(
-                f,
-                "it reads the word at {addr:#x}, which nobody changes; wait for an event instead, and end by reschedule"
-            ),
+            Waits::Word { addr } => write!(f, "it reads the word at {addr:#x}, which nobody changes"),
         }
     }
 }
@@ -282,14 +344,21 @@ impl fmt::Display for Diagnosis {
                 entry.index,
                 refusal(entry)
             ),
-            Symptom::Endless { pc, symbol, for_ps, watchdog_ps, waits } => {
+            Symptom::Gone(gone) => write!(f, "{gone} ({whose})"),
+            Symptom::Failed(event) => write!(f, "{event} (queue of {whose})"),
+            Symptom::Endless { is_task, pc, symbol, for_ps, watchdog_ps, waits } => {
                 write!(f, "{whose} has run for {} of card time without ending, at pc {pc:#x}", duration(*for_ps))?;
                 if let Some((name, offset)) = symbol {
                     write!(f, " ({name}+{offset:#x})")?;
                 }
+                let end = match (waits, is_task) {
+                    (Waits::Lock(_) | Waits::Deadlock { .. }, _) => "",
+                    (_, true) => "; a task of a command queue ends by returning",
+                    (_, false) => "; wait for an event instead, and end by reschedule, finish or retrigger",
+                };
                 write!(
                     f,
-                    ": {waits} (a card is silent until its watchdog ends the process at {})",
+                    ": {waits}{end} (a card is silent until its watchdog ends the process at {})",
                     duration(*watchdog_ps)
                 )
             }
@@ -322,6 +391,7 @@ mod tests {
             Waits::Deadlock { lock: lock(8, "right"), other: (3, "echo".to_owned()), others_lock: lock(4, "left") };
         let endless = |waits| {
             of(Symptom::Endless {
+                is_task: false,
                 pc: 16,
                 symbol: Some(("f".to_owned(), 2)),
                 for_ps: PS_PER_S,
@@ -338,7 +408,8 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        assert!(endless(Waits::Entry { cqn: 0x401, slot: 3 }).contains("polls entry 3 of CQ 0x401"));
+        let text = endless(Waits::Entry { cqn: 0x401, slot: 3 });
+        assert!(text.contains("polls entry 3 of CQ 0x401") && text.contains("end by reschedule"), "{text}");
     }
 
     #[test]

@@ -24,10 +24,12 @@ impl World {
     ///
     /// # Errors
     /// What [`Image::parse`](flexcast_image::Image::parse) and
-    /// [`Image::expect_served`](flexcast_image::Image::expect_served) refuse, and segments outside the address range of
-    /// images.
+    /// [`Image::expect_served`](flexcast_image::Image::expect_served) refuse, an image for a processor that the card
+    /// does not have ([`Image::expect_isa`](flexcast_image::Image::expect_isa)), and segments outside the address range
+    /// of images.
     pub fn create_process(&mut self, card: usize, elf: &[u8]) -> Result<u32, MachineError> {
         let (number, image) = self.images.parse(elf)?;
+        image.expect_isa(self.config.isa, "the emulated card")?;
         let global_pointer = image.symbol("__global_pointer$").unwrap_or(0);
         let heap_bytes = self.config.heap_bytes;
         let memory = ProcessMemory::load(&image, heap_bytes)?;
@@ -82,14 +84,17 @@ impl World {
 
     /// Takes bytes of DPA heap (not zeroed when reused); 64-byte aligned.
     pub fn heap_alloc(&mut self, card: usize, process: u32, bytes: u64) -> Result<u64, MachineError> {
+        self.release_held(card, process)?;
         let addr = self.card(card)?.process_mut(process)?.heap.alloc(bytes)?;
         self.watch_alloc(card, process, addr, bytes);
         Ok(addr)
     }
 
-    /// Gives an allocation back.
+    /// Gives an allocation back. While something of a queue lies in it, which is reported, nobody else gets it.
     pub fn heap_free(&mut self, card: usize, process: u32, addr: u64) -> Result<(), MachineError> {
-        let bytes = self.card(card)?.process_mut(process)?.heap.free(addr)?;
+        let is_used = self.explain_freed(card, process, addr)?;
+        let heap = &mut self.card(card)?.process_mut(process)?.heap;
+        let bytes = if is_used { heap.hold(addr) } else { heap.free(addr) }?;
         self.watch_free(card, process, addr, bytes);
         Ok(())
     }
@@ -230,7 +235,9 @@ impl World {
     /// Removes a window; threads that still use it fault at their next access.
     pub fn destroy_window(&mut self, card: usize, process: u32, id: u32) -> Result<(), MachineError> {
         let missing = MachineError::NoObject { what: "window", id, process };
-        self.card(card)?.process_mut(process)?.windows.remove(&id).map(|_| ()).ok_or(missing)
+        self.card(card)?.process_mut(process)?.windows.remove(&id).map(|_| ()).ok_or(missing)?;
+        self.explain_window_end(card, process, id);
+        Ok(())
     }
 
     /// Makes an outbox and gives its id.

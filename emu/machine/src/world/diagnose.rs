@@ -3,12 +3,12 @@
 //! Nothing here takes virtual time or changes a result. What costs something happens seldom: queues are checked a few
 //! times in each span after which one is stuck, and a thread is watched for a moment once it has run for so long.
 
-use emu_nic::{AsyncEvent, CqTarget, FailureCause, RefusedEntry, Space};
+use emu_nic::{AsyncEvent, CqProgress, CqTarget, FailureCause, RefusedEntry, Space};
 
 use super::World;
 use crate::dpa::crash::ANNOUNCED;
 use crate::dpa::thread::{Attention, Thread, ThreadKind, ThreadState};
-use crate::observe::diagnosis::{Diagnosis, Lock, MAX_DIAGNOSES, Symptom, Waits};
+use crate::observe::diagnosis::{Diagnosis, Gone, Lock, MAX_DIAGNOSES, Symptom, Waits};
 use crate::observe::record::What;
 use crate::observe::sample::{Sample, Spin};
 use crate::observe::watch::Watch;
@@ -53,13 +53,20 @@ impl World {
         }
     }
 
-    fn diagnose(&mut self, card: usize, (process, thread): (u32, Option<u32>), symptom: Symptom) {
+    pub(crate) fn diagnose(&mut self, card: usize, (process, thread): (u32, Option<u32>), symptom: Symptom) {
         let key = match &symptom {
             Symptom::Overrun { cqn, .. } => (card, 0, *cqn),
             Symptom::Unarmed { cqn, .. } => (card, 1, *cqn),
             Symptom::NotReady { qpn, .. } => (card, 2, *qpn),
             Symptom::Refused(entry) => (card, 3, entry.qpn),
             Symptom::Endless { .. } => (card, 4, thread.unwrap_or_default()),
+            Symptom::Gone(Gone::Memory { number, .. }) => (card, 7, *number),
+            Symptom::Gone(Gone::Key { entry, .. }) => (card, 8, entry.qpn),
+            Symptom::Gone(Gone::Window { window }) => (card, 9, *window),
+            Symptom::Failed(AsyncEvent::QpFatal { qpn: number, .. }) => (card, 5, *number),
+            Symptom::Failed(AsyncEvent::CqError { cqn: number, .. } | AsyncEvent::UnknownQueue { number }) => {
+                (card, 6, *number)
+            }
         };
         if !self.probes.diagnosed.insert(key) {
             return;
@@ -99,14 +106,34 @@ impl World {
         }
     }
 
-    /// A queue has failed.
+    /// A queue has failed. A queue pair that fails with its completion queue, or for a peer, needs no diagnosis.
     pub(crate) fn explain_failure(&mut self, card: usize, event: AsyncEvent) {
-        let AsyncEvent::CqError { cqn, cause: FailureCause::Overrun } = event else { return };
-        let Some(owner) = self.owner_of_cq(card, cqn) else { return };
-        if let Some(progress) = self.cards[card].nic.cq_progress(cqn) {
-            let (depth, consumer, written) = (progress.depth, progress.consumer, progress.written);
-            self.diagnose(card, owner, Symptom::Overrun { cqn, depth, consumer, written });
+        let nic = &self.cards[card].nic;
+        let found = match event {
+            AsyncEvent::CqError { cqn, cause } => self.owner_of_cq(card, cqn).zip(nic.cq_progress(cqn)).map(
+                |(owner, CqProgress { depth, consumer, written, .. })| match cause {
+                    FailureCause::Overrun { .. } => (owner, Symptom::Overrun { cqn, depth, consumer, written }),
+                    _ => (owner, Symptom::Failed(event)),
+                },
+            ),
+            AsyncEvent::QpFatal { qpn, cause: FailureCause::BadDoorbell { .. } | FailureCause::QueueMemory { .. } } => {
+                self.owner_of_qp(card, qpn).map(|owner| (owner, Symptom::Failed(event)))
+            }
+            AsyncEvent::QpFatal { .. } | AsyncEvent::UnknownQueue { .. } => None,
+        };
+        match found {
+            Some((owner, symptom)) => self.diagnose(card, owner, symptom),
+            None => tracing::warn!("queue failure on card {card}: {event}"),
         }
+    }
+
+    /// Process and thread that a queue pair belongs to, if it is the DPA's.
+    pub(crate) fn owner_of_qp(&self, card: usize, qpn: u32) -> Option<(u32, Option<u32>)> {
+        let attr = self.cards[card].nic.query_qp(qpn).ok()?.attr;
+        let Space::Dpa(process) = attr.doorbell_record.space else { return None };
+        let owners = [attr.recv_cq, attr.send_cq].map(|cqn| self.owner_of_cq(card, cqn));
+        let with_thread = owners.into_iter().flatten().find(|(_, thread)| thread.is_some());
+        Some(with_thread.unwrap_or((process, None)))
     }
 
     /// The card cannot execute an entry. Those of queues in host memory are their program's affair, which has the
@@ -260,6 +287,7 @@ impl World {
         };
         let pc = thread.hart.pc;
         let symptom = Symptom::Endless {
+            is_task: thread.kind == ThreadKind::Worker,
             pc,
             symbol: process.image.symbolize(pc),
             for_ps: cycles_to_ps(thread.hart.cycles - thread.started_cycles),
@@ -274,5 +302,5 @@ impl World {
 /// Whether another thread runs for about as long as one that does not end: half as long at least.
 fn is_stuck(other: &Thread, thread: &Thread) -> bool {
     let run = |thread: &Thread| thread.hart.cycles.saturating_sub(thread.started_cycles);
-    other.state == ThreadState::Running && other.kind == ThreadKind::EventHandler && run(other) >= run(thread) / 2
+    other.state == ThreadState::Running && other.kind != ThreadKind::Rpc && run(other) >= run(thread) / 2
 }

@@ -63,9 +63,11 @@ impl World {
         hart.cycles = hart.cycles.max(cycles);
         thread.started_cycles = hart.cycles;
         thread.l1.clear();
+        let watchdog_ps = self.config.watchdog(thread.kind).0;
         let unseen_ps = match thread.kind {
-            ThreadKind::EventHandler => self.config.stuck_ps.min(self.config.handler_watchdog_ps),
-            kind => self.config.watchdog(kind).0,
+            ThreadKind::EventHandler | ThreadKind::Worker => self.config.stuck_ps.min(watchdog_ps),
+            // The host waits for it.
+            ThreadKind::Rpc => watchdog_ps,
         };
         thread.due_cycles = hart.cycles.saturating_add(ps_to_cycles(unseen_ps));
         thread.attention = Attention::None;

@@ -1,6 +1,6 @@
 //! Execution units that stand still for a while, as when the card's own services take them.
 
-use crate::card::USER_EUS;
+use crate::dpa::layout::USER_EUS;
 use crate::error::MachineError;
 use crate::time::ps_to_cycles;
 use crate::world::World;
@@ -15,7 +15,12 @@ impl World {
     /// No such card, or a unit that event handlers cannot have.
     pub fn stall_unit(&mut self, card: usize, unit: u32, until_ps: u64) -> Result<(), MachineError> {
         if !USER_EUS.contains(&unit) {
-            return Err(MachineError::ExecutionUnit { eu: unit, why: "none of an event handler" });
+            return Err(MachineError::ExecutionUnit {
+                eu: unit,
+                why: "none of an event handler",
+                first: *USER_EUS.start(),
+                last: *USER_EUS.end(),
+            });
         }
         let until_cycles = ps_to_cycles(until_ps);
         let mut moved = Vec::new();

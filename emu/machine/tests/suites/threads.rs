@@ -202,6 +202,25 @@ fn messages_pass_by_level_and_are_bounded() {
 }
 
 #[test]
+fn a_partition_has_its_units_and_no_others() {
+    let config = Config { units: 32..=33, ..one_card() };
+    let (mut world, process) = boot(&image(&[RET], &[RET]), config);
+    let text = world.create_thread(0, process, 0, 0, 0, Some(1)).unwrap_err().to_string();
+    assert!(text.contains("unit 1 is not of this partition; units 32 to 33"), "{text}");
+    for _ in 0..2 {
+        world.create_thread(0, process, 0, 0, 0, None).unwrap();
+    }
+    let text = world.create_thread(0, process, 0, 0, 0, None).unwrap_err().to_string();
+    assert!(text.contains("all 2 execution units have a thread"), "{text}");
+    assert_eq!(ping(&mut world, process, 7).unwrap(), 7, "calls have a unit of their own");
+    #[allow(clippy::reversed_empty_ranges)]
+    for units in [3..=2, 0..=255] {
+        let refused = World::new(Config { units, ..one_card() }).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("a partition is a range of units 0 to 254"), "{refused}");
+    }
+}
+
+#[test]
 fn control_errors_name_what_is_wrong() {
     assert!(matches!(World::new(Config { cards: 3, ..Config::default() }), Err(MachineError::Cards(3))));
     let (mut world, process) = boot(&image(&[RET], &[RET]), one_card());
@@ -214,12 +233,15 @@ fn control_errors_name_what_is_wrong() {
     world.create_thread(0, process, 0, 0, 0, Some(3)).unwrap();
     assert!(matches!(
         world.create_thread(0, process, 0, 0, 0, Some(3)),
-        Err(MachineError::ExecutionUnit { eu: 3, why: "taken by another thread" })
+        Err(MachineError::ExecutionUnit { eu: 3, why: "taken by another thread", .. })
     ));
     for _ in 0..254 {
         world.create_thread(0, process, 0, 0, 0, None).unwrap();
     }
-    assert!(matches!(world.create_thread(0, process, 0, 0, 0, None), Err(MachineError::NoFreeExecutionUnit)));
+    assert!(matches!(
+        world.create_thread(0, process, 0, 0, 0, None),
+        Err(MachineError::NoFreeExecutionUnit { units: 255 })
+    ));
     assert!(matches!(world.heap_alloc(0, process, 1 << 40), Err(MachineError::HeapFull { .. })));
     assert!(matches!(world.write_memory(0, process, 64, &[0]), Err(MachineError::BadDeviceRange { addr: 64, .. })));
     assert!(matches!(world.destroy_window(0, process, 9), Err(MachineError::NoObject { what: "window", id: 9, .. })));

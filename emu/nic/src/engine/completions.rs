@@ -78,7 +78,8 @@ impl Completions {
             }
             Written::Overrun => {
                 cx.log.counters.cq_overruns += 1;
-                Err(FailureCause::Overrun)
+                let progress = cq.progress();
+                Err(FailureCause::Overrun { consumer_index: progress.consumer, depth: progress.depth })
             }
             Written::Unreachable(fault) => Err(FailureCause::QueueMemory { addr: fault.addr }),
             Written::Dead => Ok(()),

@@ -54,7 +54,8 @@ impl Requester {
         if posted > depth {
             cx.log.counters.bad_doorbells += 1;
             let consumer_index = qp.sq.retired;
-            let cause = FailureCause::BadDoorbell { producer_index, consumer_index, depth: u32::from(depth) };
+            let depth = u32::from(depth);
+            let cause = FailureCause::BadDoorbell { is_send: true, producer_index, consumer_index, depth };
             dp.fail_qp(qp, cause, cx);
             return;
         }

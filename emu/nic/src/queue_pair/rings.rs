@@ -29,6 +29,12 @@ impl QueuePair {
         read_ring(self.attr.sq, log_bytes, u64::from(block) * BLOCK_BYTES as u64, out, mem)
     }
 
+    /// Reads bytes of a receive entry from its start.
+    pub(crate) fn read_receive_ring(&self, index: u16, out: &mut [u8], mem: &mut dyn Dma) -> Result<(), DmaFault> {
+        let log_bytes = u32::from(self.attr.log_rq_depth) + u32::from(self.attr.log_rq_stride);
+        read_ring(self.attr.rq, log_bytes, u64::from(index) << self.attr.log_rq_stride, out, mem)
+    }
+
     pub(crate) fn send_depth(&self) -> u16 {
         1 << self.attr.log_sq_depth
     }
@@ -55,7 +61,8 @@ impl QueuePair {
         let producer_index = u32::from_be_bytes(word) as u16;
         let depth = 1_u32 << self.attr.log_rq_depth;
         if u32::from(producer_index.wrapping_sub(self.rq.consumer)) > depth {
-            return Err(FailureCause::BadDoorbell { producer_index, consumer_index: self.rq.consumer, depth });
+            let consumer_index = self.rq.consumer;
+            return Err(FailureCause::BadDoorbell { is_send: false, producer_index, consumer_index, depth });
         }
         self.rq.producer = producer_index;
         Ok(())
@@ -73,8 +80,7 @@ impl QueuePair {
             long = [0; 1024];
             &mut long[..stride]
         };
-        let log_bytes = u32::from(self.attr.log_rq_depth) + u32::from(self.attr.log_rq_stride);
-        read_ring(self.attr.rq, log_bytes, u64::from(self.rq.consumer) * stride as u64, bytes, mem)
+        self.read_receive_ring(self.rq.consumer, bytes, mem)
             .map_err(|fault| FailureCause::QueueMemory { addr: fault.addr })?;
         Ok(parse_receive(bytes, &mut self.rq.segments))
     }

@@ -172,6 +172,26 @@ pub struct End {
     pub rcq: Cq,
 }
 
+/// Two queue pairs that are connected, with a buffer in host memory and its key at each: what is sent, and where it
+/// goes.
+pub struct Fixture {
+    pub world: World,
+    pub a: End,
+    pub b: End,
+    pub source: (u64, u32),
+    pub target: (u64, u32),
+}
+
+impl Fixture {
+    pub fn new(setup: &Setup, len: usize) -> Self {
+        let mut world = World::new();
+        let (a, b) = world.pair(setup);
+        let source = world.buffer(0, a.qp.pd, Space::Host, len);
+        let target = world.buffer(1, b.qp.pd, Space::Host, len);
+        Self { world, a, b, source, target }
+    }
+}
+
 impl World {
     pub fn new() -> Self {
         Self::with(0, 0, |_| {})

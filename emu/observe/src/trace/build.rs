@@ -153,7 +153,7 @@ impl Builder {
                 self.count("diagnoses");
             }
             What::Failure(event) => {
-                let args = Args::Text { text: format!("{event:?}"), at_ps };
+                let args = Args::Text { text: event.to_string(), at_ps };
                 self.mark((card, FAILURES), at_ps, "failure", "queue failure".to_owned(), args);
                 self.count("queue failures");
             }

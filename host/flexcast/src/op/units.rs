@@ -1,4 +1,8 @@
 //! Assignment of execution units (hardware threads) of the DPA to workers.
+//!
+//! Which units a process may have is the card's affair: an administrator makes partitions of them, and other processes
+//! have theirs. No call reports them, so units are tried in an order, and one that the card refuses is replaced by the
+//! next.
 
 use crate::error::{Error, Result};
 
@@ -23,20 +27,38 @@ pub enum ThreadPlacement {
 /// The units of a card that are taken.
 #[derive(Debug)]
 pub(crate) struct Units {
-    taken: [bool; USABLE_UNITS as usize],
+    taken: [bool; UNITS as usize],
+    /// Refused when they were last asked for: they come behind all others.
+    refused: [bool; UNITS as usize],
     /// Bytes that those who have taken units want in the last-level cache.
     pub(crate) hot_bytes: u64,
 }
 
 impl Units {
     pub(crate) const fn new() -> Self {
-        let mut taken = [false; USABLE_UNITS as usize];
+        let mut taken = [false; UNITS as usize];
         taken[0] = true;
-        Self { taken, hot_bytes: 0 }
+        Self { taken, refused: [false; UNITS as usize], hot_bytes: 0 }
     }
 
+    /// How many may be taken still: a process can count on no more than [`USABLE_UNITS`], whichever they are.
     fn free(&self) -> u32 {
-        self.taken.iter().filter(|taken| !**taken).count() as u32
+        USABLE_UNITS.saturating_sub(self.taken.iter().filter(|taken| **taken).count() as u32)
+    }
+
+    /// Units that nobody has, in the order in which they are asked for: those beyond the usable ones, which the card
+    /// may have for its own services, come behind these, and those that it has refused at the end.
+    fn order(&self, placement: ThreadPlacement) -> impl Iterator<Item = u32> + '_ {
+        let usable: Vec<u32> = match placement {
+            ThreadPlacement::Compact => (0..USABLE_UNITS).collect(),
+            ThreadPlacement::Spread => (0..UNITS_PER_CORE)
+                .flat_map(|thread| (0..CORES).map(move |core| core * UNITS_PER_CORE + thread))
+                .filter(|unit| *unit < USABLE_UNITS)
+                .collect(),
+        };
+        let mut units: Vec<u32> = usable.into_iter().chain(USABLE_UNITS..UNITS).collect();
+        units.sort_by_key(|unit| self.refused[*unit as usize]);
+        units.into_iter().filter(|unit| !self.taken[*unit as usize])
     }
 
     /// Takes `count` units.
@@ -52,19 +74,25 @@ impl Units {
                 next: "ask for fewer receive or send threads, or free another communicator of this card",
             });
         }
-        let order: Vec<u32> = match placement {
-            ThreadPlacement::Compact => (0..USABLE_UNITS).collect(),
-            ThreadPlacement::Spread => (0..UNITS_PER_CORE)
-                .flat_map(|thread| (0..CORES).map(move |core| core * UNITS_PER_CORE + thread))
-                .filter(|unit| *unit < USABLE_UNITS)
-                .collect(),
-        };
-        let units: Vec<u32> =
-            order.into_iter().filter(|unit| !self.taken[*unit as usize]).take(count as usize).collect();
+        let units: Vec<u32> = self.order(placement).take(count as usize).collect();
         for unit in &units {
             self.taken[*unit as usize] = true;
         }
         Ok(units)
+    }
+
+    /// The card has refused a unit that was taken: gives the next in its place, unless all were tried.
+    pub(crate) fn replace(&mut self, unit: u32, placement: ThreadPlacement, tried: &[u32]) -> Option<u32> {
+        self.refused[unit as usize] = true;
+        let next = self.order(placement).find(|next| *next != unit && !tried.contains(next))?;
+        self.taken[unit as usize] = false;
+        self.taken[next as usize] = true;
+        Some(next)
+    }
+
+    /// The card has let us have a unit.
+    pub(crate) fn accepted(&mut self, unit: u32) {
+        self.refused[unit as usize] = false;
     }
 
     pub(crate) fn give_back(&mut self, units: &[u32]) {
@@ -87,6 +115,27 @@ mod tests {
         assert!(spread.iter().all(|unit| *unit < USABLE_UNITS));
         units.give_back(&spread);
         assert_eq!(units.take(13, ThreadPlacement::Spread).unwrap(), spread);
+    }
+
+    #[test]
+    fn a_refused_unit_is_replaced_and_comes_last_from_then_on() {
+        let mut units = Units::new();
+        assert_eq!(units.take(2, ThreadPlacement::Compact).unwrap(), [1, 2]);
+        assert_eq!(units.replace(1, ThreadPlacement::Compact, &[1]), Some(3));
+        assert_eq!(units.replace(2, ThreadPlacement::Spread, &[2]), Some(16));
+        assert_eq!(units.take(2, ThreadPlacement::Compact).unwrap(), [4, 5]);
+        let rest = units.take(185, ThreadPlacement::Compact).unwrap();
+        assert!(rest.ends_with(&[190, 191]) && !rest.contains(&1), "behind the usable ones: {rest:?}");
+        // Each is tried once, the refused ones at the end.
+        let mut tried = vec![3];
+        while let Some(next) = units.replace(*tried.last().unwrap(), ThreadPlacement::Compact, &tried) {
+            tried.push(next);
+        }
+        assert_eq!(tried.len() as u32, UNITS - 1 - 188);
+        assert!(tried.ends_with(&[1, 2]), "{tried:?}");
+        units.give_back(&[*tried.last().unwrap()]);
+        units.accepted(1);
+        assert_eq!(units.take(1, ThreadPlacement::Compact).unwrap(), [1]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use flexcast_abi::rpc::{ACTIVATE, BRING_UP};
 use flexcast_abi::{Activation, bring_up_answer};
-use flexio::{Application, Device, EventHandler, Outbox, Process, ProtectionDomain, Provider, Window};
+use flexio::{Affinity, Application, Device, EventHandler, Outbox, Process, ProtectionDomain, Provider, Window};
 
 use crate::error::{Error, Result};
 use crate::op::units::{ThreadPlacement, Units};
@@ -101,9 +101,9 @@ impl DpaCard {
     /// [`Error::Budget`] when there are not so many.
     pub(crate) fn take_units(&self, count: u32, placement: ThreadPlacement, hot_bytes: u64) -> Result<TakenUnits> {
         let mut all = self.units();
-        let units = all.take(count, placement)?;
+        let units = Mutex::new(all.take(count, placement)?);
         all.hot_bytes += hot_bytes;
-        Ok(TakenUnits { card: self.clone(), units, hot_bytes })
+        Ok(TakenUnits { card: self.clone(), units, placement, hot_bytes })
     }
 
     /// Wakes a thread once, so that it arms its queues; from then on they wake it.
@@ -132,14 +132,63 @@ impl DpaCard {
 #[derive(Debug)]
 pub(crate) struct TakenUnits {
     card: DpaCard,
-    pub(crate) units: Vec<u32>,
+    units: Mutex<Vec<u32>>,
+    placement: ThreadPlacement,
     hot_bytes: u64,
+}
+
+impl TakenUnits {
+    fn places(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.units.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.places().len()
+    }
+
+    /// A thread of a process on the unit of a place; where the card refuses that, on the next that it does not.
+    ///
+    /// # Errors
+    /// [`Error::Units`] when it refuses all, [`Error::Flexio`].
+    pub(crate) fn handler(&self, place: usize, process: &Process, entry: &str, argument: u64) -> Result<EventHandler> {
+        let mut tried = Vec::new();
+        loop {
+            let unit = self.places()[place];
+            tried.push(unit);
+            let refusal = match EventHandler::new(process, entry, argument, Affinity::Unit(unit)) {
+                // Others say that the process has ended, or that the card does not answer.
+                Err(error @ flexio::Error::FlexIo { status: flexio::Status(1), .. }) => error,
+                made => {
+                    self.card.units().accepted(unit);
+                    return Ok(made?);
+                }
+            };
+            let Some(next) = self.card.units().replace(unit, self.placement, &tried) else {
+                return Err(Error::Units { tried: ranges(tried), refusal });
+            };
+            self.places()[place] = next;
+        }
+    }
+}
+
+/// Numbers as ranges.
+fn ranges(mut numbers: Vec<u32>) -> String {
+    numbers.sort_unstable();
+    let ranges = numbers.chunk_by(|before, next| before + 1 == *next);
+    let texts: Vec<String> = ranges
+        .map(|range| match range {
+            [first, .., last] => format!("{first} to {last}"),
+            _ => range.iter().map(ToString::to_string).collect(),
+        })
+        .collect();
+    texts.join(", ")
 }
 
 impl Drop for TakenUnits {
     fn drop(&mut self) {
         let mut all = self.card.units();
-        all.give_back(&self.units);
+        all.give_back(&self.places());
         all.hot_bytes -= self.hot_bytes;
     }
 }

@@ -171,20 +171,22 @@ impl Part {
         let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let (receive_memory, memory) = memory.split_at(receive_bytes)?;
         let (send_memory, device_memory) = memory.split_at(send_shared.end())?;
-        let (receivers, others) = units.units.split_at(config.receive_threads as usize);
-        let (senders, progress) = others.split_at(config.send_threads as usize);
-        let signals = match progress {
-            [] => None,
+        // The units of receivers, then those of senders, then that of the progress thread if there is one.
+        let first_sender = config.receive_threads as usize;
+        let progress = first_sender + config.send_threads as usize;
+        let (receivers, senders) = ((&units, 0..first_sender), (&units, first_sender..progress));
+        let signals = match units.len() - progress {
+            0 => None,
             _ => Some(DeviceBuffer::zeroed(card.process(), size_of::<Signals>() as u64)?),
         };
         let signals_at = signals.as_ref().map(|line| DeviceAddress::new(line.addr().get()));
         let receive = Receive::new(card, &config, &derived, place, receivers, (receive_memory, signals_at))?;
         let send = Send::new(card, &config, &derived, place, senders, (send_memory, send_shared, signals_at))?;
         let eager_bytes = config.eager_bytes;
-        let (protocol, connections) = match progress.first().zip(signals) {
-            Some((unit, signals)) => {
+        let (protocol, connections) = match signals {
+            Some(signals) => {
                 let shared = (device_memory, device_shared, signals);
-                let progress = CardProtocol::new(card, &config, place, *unit, &peers, shared)?;
+                let progress = CardProtocol::new(card, &config, place, (&units, progress), &peers, shared)?;
                 (DpaProtocol::Card(Box::new(progress)), None)
             }
             None => {

@@ -1,6 +1,7 @@
 //! The sending side on the card: DPA threads that send the own block, to groups or to each rank.
 
 use std::mem::{offset_of, size_of};
+use std::ops::Range;
 
 use flexcast_abi::send::PREPARE_SEND;
 use flexcast_abi::{
@@ -9,13 +10,13 @@ use flexcast_abi::{
 };
 use flexcast_proto::RankInfo;
 use flexio::{
-    Access, Affinity, Connection, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler,
-    MemoryKey, MemoryRegion, MulticastGroup, Path, UdAddress, UdKey,
+    Access, Connection, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, MemoryKey,
+    MemoryRegion, MulticastGroup, Path, UdAddress, UdKey,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::carrier::connect_info::ConnectInfo;
-use crate::carrier::dpa::card::DpaCard;
+use crate::carrier::dpa::card::{DpaCard, TakenUnits};
 use crate::carrier::dpa::mailbox::{DeviceRange, Mailbox, MailboxTarget};
 use crate::carrier::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::carrier::dpa::targets::{Target, Targets};
@@ -110,15 +111,15 @@ impl Send {
         config: &Config,
         derived: &Derived,
         place: RankInfo,
-        units: &[u32],
+        (units, places): (&TakenUnits, Range<usize>),
         (host, shared, signals): (MemoryRegion, Shared, Option<DeviceAddress>),
     ) -> Result<Self> {
         let process = card.process();
         let log_cq = config.send_depth.ilog2() as u8;
         let depths = DpaDepths { log_send: Some(log_cq), log_receive: None };
         let (mut threads, mut queues, mut single) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, unit) in units.iter().enumerate() {
-            let serves = |index| thread_of(index, derived.streams, units.len() as u32) == number as u32;
+        for (number, unit) in places.clone().enumerate() {
+            let serves = |index| thread_of(index, derived.streams, places.len() as u32) == number as u32;
             let mut streams: Vec<(u32, Stream)> = (0u32..)
                 .zip(stream::sent(config.transport, config.subgroups, place))
                 .filter(|(index, _)| serves(*index))
@@ -132,7 +133,7 @@ impl Send {
             let memory = DeviceBuffer::zeroed(process, run_at(streams.len(), streams.len() as u64))?;
             let key = MemoryKey::new(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
             let argument = memory.addr().get();
-            let handler = EventHandler::new(process, "send_blocks", argument, Affinity::Unit(*unit))?;
+            let handler = units.handler(unit, process, "send_blocks", argument)?;
             // The run of each send context, and the operation.
             let (mailbox, mailbox_target) = Mailbox::new(card, &handler, streams.len() + 1)?;
             for _ in &streams {

@@ -10,14 +10,14 @@ use flexcast_abi::{
 };
 use flexcast_proto::RankInfo;
 use flexio::{
-    Access, Affinity, CompletionQueue, Connection, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair,
-    EventHandler, MemoryKey, MemoryRegion, Path, QueueDepths, QueuePair, Retry, Transport,
+    Access, CompletionQueue, Connection, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair,
+    MemoryKey, MemoryRegion, Path, QueueDepths, QueuePair, Retry, Transport,
 };
 use zerocopy::IntoBytes as _;
 
 use super::{COMMAND_AT, CardProtocol, Repair, Rows, Shared};
 use crate::carrier::connect_info::{ConnectInfo, Purpose};
-use crate::carrier::dpa::card::DpaCard;
+use crate::carrier::dpa::card::{DpaCard, TakenUnits};
 use crate::carrier::dpa::mailbox::{Mailbox, SHORT_BYTES};
 use crate::carrier::dpa::protocol::Connect;
 use crate::carrier::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
@@ -35,19 +35,19 @@ const READ_TIMEOUT_EXPONENT: u8 = 4;
 
 impl CardProtocol {
     /// Makes the thread and its queues, with a connection, not yet connected, for each of `peers` (ascending).
-    /// `signals`: the line by which the communicator's threads signal.
+    /// `signals`: the line by which the communicator's threads signal. The thread has the unit of a place.
     pub(crate) fn new(
         card: &DpaCard,
         config: &Config,
         place: RankInfo,
-        unit: u32,
+        (units, unit): (&TakenUnits, usize),
         peers: &[u32],
         (host, shared, signals): (MemoryRegion, Shared, DeviceBuffer),
     ) -> Result<Self> {
         let process = card.process();
         let memory = DeviceBuffer::zeroed(process, COMMAND_AT + size_of::<ProgressCommand>() as u64)?;
         let key = MemoryKey::new(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-        let handler = EventHandler::new(process, "progress", memory.addr().get(), Affinity::Unit(unit))?;
+        let handler = units.handler(unit, process, "progress", memory.addr().get())?;
         let (mailbox, mailbox_target) = Mailbox::new(card, &handler, 1 + COMMAND_BYTES.div_ceil(SHORT_BYTES))?;
         let depths = DpaDepths { log_send: Some(LOG_SENDS), log_receive: Some(LOG_RECEIVES) };
         let of_peers = peers.len() as u32 * ((1 << LOG_SENDS) + (1 << LOG_RECEIVES));

@@ -5,6 +5,7 @@ mod operation;
 mod report;
 
 use std::mem::size_of;
+use std::ops::Range;
 
 use flexcast_abi::receive_thread::PREPARE_RECEIVE;
 use flexcast_abi::{
@@ -14,15 +15,15 @@ use flexcast_abi::{
 };
 use flexcast_proto::{RankInfo, RootRow};
 use flexio::{
-    Access, Affinity, Connection, CqTarget, DevAddr, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair,
-    EventHandler, GroupKey, MemoryKey, MemoryRegion, MulticastGroup, MulticastMembership, Path, UdKey,
+    Access, Connection, CqTarget, DevAddr, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler,
+    GroupKey, MemoryKey, MemoryRegion, MulticastGroup, MulticastMembership, Path, UdKey,
 };
 use zerocopy::IntoBytes as _;
 
 pub(crate) use layout::{Shared, accepted, cq_memory, receive_memory, send_memory};
 
 use crate::carrier::connect_info::ConnectInfo;
-use crate::carrier::dpa::card::DpaCard;
+use crate::carrier::dpa::card::{DpaCard, TakenUnits};
 use crate::carrier::dpa::mailbox::{Mailbox, MailboxTarget};
 use crate::carrier::dpa::targets::Targets;
 use crate::error::{Error, Result};
@@ -157,7 +158,7 @@ impl Receive {
         config: &Config,
         derived: &Derived,
         place: RankInfo,
-        units: &[u32],
+        (units, places): (&TakenUnits, Range<usize>),
         (host, signals): (MemoryRegion, Option<DeviceAddress>),
     ) -> Result<Self> {
         let process = card.process();
@@ -169,8 +170,8 @@ impl Receive {
         let transport = config.transport.of_firmware();
         let symbol = if config.transport.is_zero_copy() { "uc_receive" } else { "ud_receive" };
         let (mut threads, mut contexts, mut queue_pairs) = (Vec::new(), Vec::new(), Vec::new());
-        for (thread, unit) in units.iter().enumerate() {
-            let serves = |index| thread_of(index, derived.streams, units.len() as u32) == thread as u32;
+        for (thread, unit) in places.clone().enumerate() {
+            let serves = |index| thread_of(index, derived.streams, places.len() as u32) == thread as u32;
             let streams: Vec<(u32, Stream)> = (0u32..)
                 .zip(stream::received(config.transport, config.subgroups, place))
                 .filter(|(index, _)| serves(*index))
@@ -182,7 +183,7 @@ impl Receive {
             let memory = DeviceBuffer::zeroed(process, rows_at + count * row_bytes)?;
             let key = MemoryKey::new(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
             let argument = memory.addr();
-            let handler = EventHandler::new(process, symbol, argument.get(), Affinity::Unit(*unit))?;
+            let handler = units.handler(unit, process, symbol, argument.get())?;
             // Rows and line of each receive context.
             let (mailbox, mailbox_target) = Mailbox::new(card, &handler, 2 * streams.len())?;
             let maker = Maker { card, config, derived, handler: &handler, log_slots };

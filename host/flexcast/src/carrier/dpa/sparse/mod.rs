@@ -21,7 +21,7 @@ use flexcast_abi::{
 use flexcast_proto::sparse::Parameters;
 use flexio::{
     Access, Affinity, Connection, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler,
-    HostBuffer, MemoryKey, MemoryRegion, Path, Provider, RemoteQp,
+    HostBuffer, MemoryKey, MemoryRegion, Path, Process, Provider, RemoteQp,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -29,7 +29,7 @@ pub use failure::AggregatorFailure;
 pub use flexcast_abi::SparseElement as AggregatorElement;
 pub use options::AggregatorOptions;
 
-use crate::carrier::dpa::card::DpaCard;
+use crate::carrier::dpa::card::{DpaCard, TakenUnits};
 use crate::carrier::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::carrier::endpoint::Firmware;
 use crate::error::{Error, Result};
@@ -69,6 +69,19 @@ impl AggregatorCard {
     /// [`Error::Argument`] or [`Error::Budget`]: slots that do not fit, blocks that the firmware does not take, no
     /// threads; [`Error::Context`]; [`Error::Flexio`].
     pub fn prepare(&self, parameters: Parameters, options: &AggregatorOptions) -> Result<PreparedAggregator> {
+        let on = |place: usize, process: &Process, entry: &str, argument: u64| {
+            Ok(EventHandler::new(process, entry, argument, Affinity::Unit(options.units[place]))?)
+        };
+        self.prepare_with(parameters, options, &on)
+    }
+
+    /// The same with threads that somebody else makes.
+    fn prepare_with(
+        &self,
+        parameters: Parameters,
+        options: &AggregatorOptions,
+        handlers: Handlers<'_>,
+    ) -> Result<PreparedAggregator> {
         options.check(parameters)?;
         let Self(card) = self;
         let process = card.process();
@@ -78,9 +91,9 @@ impl AggregatorCard {
         let operation = SparseOperation { element: SparseElement::I32 as u64, ..Default::default() };
         let operation = DeviceBuffer::from_bytes(process, operation.as_bytes())?;
         let mut threads = Vec::with_capacity(options.units.len());
-        for (number, unit) in (0..).zip(&options.units) {
-            let maker = Maker { card, parameters, options, reports: &reports, operation: &operation };
-            threads.push(maker.thread(number, *unit)?);
+        for number in 0..options.units.len() as u32 {
+            let maker = Maker { card, parameters, options, handlers, reports: &reports, operation: &operation };
+            threads.push(maker.thread(number)?);
         }
         let (card, options) = (card.clone(), options.clone());
         let aggregator = DpaAggregator { threads, reports, operation, question: 0, card, parameters, options };
@@ -100,6 +113,32 @@ impl AggregatorCard {
         number: u32,
         options: &AggregatorOptions,
     ) -> Result<(PreparedAggregator, Vec<u8>)> {
+        let prepared = self.prepare(settings.parameters(), options);
+        self.introduce(settings, number, options, prepared)
+    }
+
+    /// The same on units that were taken of a card: `options` name as many.
+    pub(crate) fn prepare_on(
+        &self,
+        settings: &Settings,
+        number: u32,
+        options: &AggregatorOptions,
+        units: &TakenUnits,
+    ) -> Result<(PreparedAggregator, Vec<u8>)> {
+        let on = |place: usize, process: &Process, entry: &str, argument: u64| {
+            units.handler(place, process, entry, argument)
+        };
+        let prepared = self.prepare_with(settings.parameters(), options, &on);
+        self.introduce(settings, number, options, prepared)
+    }
+
+    fn introduce(
+        &self,
+        settings: &Settings,
+        number: u32,
+        options: &AggregatorOptions,
+        prepared: Result<PreparedAggregator>,
+    ) -> Result<(PreparedAggregator, Vec<u8>)> {
         if settings.shards_of_each() != options.shards() {
             let (wanted, shards) = (settings.shards_of_each(), options.shards());
             let reason = format!(
@@ -109,7 +148,7 @@ impl AggregatorCard {
             );
             return Err(Error::Argument { operation: WHAT, reason });
         }
-        let mut prepared = self.prepare(settings.parameters(), options)?;
+        let mut prepared = prepared?;
         let workers = 0..settings.parameters().workers();
         let qpns = workers.flat_map(|worker| prepared.queue_pairs(worker)).map(|remote| remote.qpn);
         // The card answers them by itself: the firmware has no part in it.
@@ -120,11 +159,15 @@ impl AggregatorCard {
     }
 }
 
+/// Makes the thread of a place: of a process, with its entry and argument.
+type Handlers<'h> = &'h dyn Fn(usize, &Process, &str, u64) -> Result<EventHandler>;
+
 /// What makes a thread.
 struct Maker<'m> {
     card: &'m DpaCard,
     parameters: Parameters,
     options: &'m AggregatorOptions,
+    handlers: Handlers<'m>,
     reports: &'m MemoryRegion,
     operation: &'m DeviceBuffer,
 }
@@ -142,7 +185,7 @@ struct Thread {
 }
 
 impl Maker<'_> {
-    fn thread(&self, number: u32, unit: u32) -> Result<Thread> {
+    fn thread(&self, number: u32) -> Result<Thread> {
         let Self { card, parameters, options, .. } = *self;
         let process = card.process();
         let (workers, coroutines) = (parameters.workers(), options.coroutines);
@@ -155,7 +198,7 @@ impl Maker<'_> {
         let instance_bytes = u64::from(slot_bytes) * (u64::from(workers) + 2);
         let slots = DeviceBuffer::zeroed(process, instance_bytes * u64::from(coroutines))?;
         let key = MemoryKey::new(&slots, Access::LOCAL_WRITE)?;
-        let handler = EventHandler::new(process, "sparse", memory.addr().get(), Affinity::Unit(unit))?;
+        let handler = (self.handlers)(number as usize, process, "sparse", memory.addr().get())?;
         let completions = completions(parameters, coroutines);
         let cq = DpaCompletionQueue::new(card.outbox(), completions.ilog2() as u8, CqTarget::Thread(&handler))?;
         let depths = DpaDepths { log_send: Some(SPARSE_SENDS.ilog2() as u8), log_receive: Some(LOG_RECEIVES) };

@@ -128,8 +128,8 @@ impl OnDpa {
         let shards = settings.shards_of_each();
         let hot_bytes = settings.parameters().aggregator_bytes() * u64::from(shards);
         let units = self.units.take_units(shards, self.placement, hot_bytes)?;
-        let options = AggregatorOptions { units: units.units.clone(), ..self.options.clone() };
-        let (prepared, info) = self.card.prepare_for(settings, own, &options)?;
+        let options = AggregatorOptions { units: vec![1; units.len()], ..self.options.clone() };
+        let (prepared, info) = self.card.prepare_on(settings, own, &options, &units)?;
         Ok((PendingAdder { prepared, own, silence_ps: self.silence_ps, units }, info))
     }
 }
