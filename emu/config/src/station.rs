@@ -167,7 +167,8 @@ impl TapTable {
         let fits = (1..=INTERFACE_BYTES).contains(&name.len());
         if !fits || !name.bytes().all(|byte| byte.is_ascii_graphic() && !b"/:%".contains(&byte)) {
             return Err(format!(
-                "interface is {name:?}: a name has 1 to {INTERFACE_BYTES} bytes of ASCII without blanks, `/`, `:` and `%`"
+                "interface is {name:?}: a name has 1 to {INTERFACE_BYTES} bytes of ASCII without blanks, `/`, `:` and \
+                 `%`"
             ));
         }
         Ok(())
