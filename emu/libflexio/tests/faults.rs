@@ -307,8 +307,8 @@ fn command_queue(host: &Host, process: *mut flexio_process) -> *mut flexio_cmdq 
     let mut attr = flexio_cmdq_attr { workers: 1, batch_size: 1, state: FLEXIO_CMDQ_STATE_RUNNING };
     let mut cmdq = null_mut();
     unsafe {
-        assert_eq!((api.flexio_cmdq_create)(process, &mut attr, &mut cmdq), OK);
-        assert_eq!((api.flexio_cmdq_task_add)(cmdq, host.ping, 5), OK);
+        assert_eq!((api.flexio_cmdq_create.expect("emulated"))(process, &mut attr, &mut cmdq), OK);
+        assert_eq!((api.flexio_cmdq_task_add.expect("emulated"))(cmdq, host.ping, 5), OK);
     }
     cmdq
 }
@@ -320,11 +320,11 @@ fn a_command_queue_whose_task_has_died_is_not_empty() {
     let cmdq = command_queue(&host, process);
     unsafe {
         for _ in 0..3 {
-            assert_eq!((api.flexio_cmdq_is_empty)(cmdq), 0, "its task was not performed");
+            assert_eq!((api.flexio_cmdq_is_empty.expect("emulated"))(cmdq), 0, "its task was not performed");
         }
         assert_eq!((api.flexio_err_status_get)(process), FLEXIO_DEV_FATAL_ERROR);
-        assert_eq!((api.flexio_cmdq_task_add)(cmdq, host.ping, 5), FATAL);
-        assert_eq!((api.flexio_cmdq_destroy)(cmdq), OK);
+        assert_eq!((api.flexio_cmdq_task_add.expect("emulated"))(cmdq, host.ping, 5), FATAL);
+        assert_eq!((api.flexio_cmdq_destroy.expect("emulated"))(cmdq), OK);
         assert_eq!((api.flexio_process_destroy)(process), OK);
     }
 }
@@ -338,7 +338,7 @@ fn a_task_that_does_not_end_is_reported() {
     let diagnoses = || emu_machine::with_world(|world| world.snapshot().diagnoses).unwrap();
     // Each takes a millisecond of card time.
     let found = (0..10).find_map(|_| {
-        assert_eq!(unsafe { (api.flexio_cmdq_is_empty)(cmdq) }, 0);
+        assert_eq!(unsafe { (api.flexio_cmdq_is_empty.expect("emulated"))(cmdq) }, 0);
         diagnoses().first().cloned()
     });
     let text = found.expect("a diagnosis").to_string();
@@ -346,7 +346,7 @@ fn a_task_that_does_not_end_is_reported() {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     unsafe {
-        assert_eq!((api.flexio_cmdq_destroy)(cmdq), OK);
+        assert_eq!((api.flexio_cmdq_destroy.expect("emulated"))(cmdq), OK);
         assert_eq!((api.flexio_process_destroy)(process), OK);
     }
 }

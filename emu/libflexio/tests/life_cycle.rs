@@ -325,7 +325,7 @@ fn a_key_that_a_posted_receive_names_is_reported_when_it_is_destroyed() {
     let number = unsafe { (api.flexio_cq_get_cq_num)(cq) };
     let (ring, dbr) = host.queue(process, (16 + 64) << 3);
     let (buffer, _) = host.queue(process, 4096);
-    let pd = unsafe { (api.flexio_process_get_pd)(process) };
+    let pd = unsafe { (api.flexio_process_get_pd.expect("emulated"))(process) };
     let mut attr = flexio_qp_attr {
         transport_type: FLEXIO_QPC_ST_RC,
         log_sq_depth: 3,
