@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::harness::installed;
 use crate::processes::libraries;
@@ -59,8 +60,10 @@ fn build(name: &str, variant: &str, device_options: &str) -> Option<PathBuf> {
     let mut compile = Command::new(HOST_COMPILER.0);
     compile.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"]).arg(sdk.join("include"));
     compile.arg("-I").arg(workspace_root().join("host/verbs-sys/include"));
-    compile.arg(sources.join(format!("{name}_host.c"))).arg(&archive).arg("-o").arg(&program);
-    succeeds(compile.arg("-L").arg(sdk.join("lib")).args(["-lflexio", "-libverbs", "-lmlx5"]));
+    compile.arg("-DDOCA_ALLOW_EXPERIMENTAL_API").arg(sources.join(format!("{name}_host.c"))).arg(&archive);
+    compile.arg("-o").arg(&program).arg("-L").arg(sdk.join("lib"));
+    let doca = ["-ldoca_common", "-ldoca_dpa", "-ldoca_rdma", "-ldoca_argp"];
+    succeeds(compile.args(["-lflexio", "-libverbs", "-lmlx5"]).args(doca));
     Some(program)
 }
 
@@ -99,5 +102,71 @@ fn a_reflector_of_each_generation_sends_every_frame_back() {
             serde_json::from_str(&std::fs::read_to_string(&report).expect("the report")).expect("JSON");
         let count = |name: &str| report[name].as_u64().unwrap_or(u64::MAX);
         assert_eq!(["sent", "returned", "lost", "others"].map(count), [40, 40, 0, 0], "{report}");
+    }
+}
+
+/// A part of the program for DOCA DPA; `None` without compilers.
+fn doca(arguments: &[&str]) -> Option<(bool, String)> {
+    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let program = BUILT.get_or_init(|| build("doca", "", "")).as_ref()?;
+    // Parts may run at the same time: each has a machine of its own.
+    let mut command = flexcast_command();
+    command.args(["emu", "exec", "--libs"]).arg(libraries()).arg("--").arg(program);
+    Some(execute(command.args(arguments)))
+}
+
+#[test]
+fn kernels_of_doca_are_called_and_launched_with_events_before_and_behind() {
+    let Some((success, text)) = doca(&["calls"]) else { return };
+    assert!(success && text.contains("the program ends well"), "{text}");
+    assert!(text.contains("an error of add_up\n") && !text.contains("nobody reads this"), "{text}");
+}
+
+#[test]
+fn messages_over_two_connections_start_a_thread_of_doca_and_that_another() {
+    let Some((success, text)) = doca(&["rdma"]) else { return };
+    assert!(success && text.contains("the program ends well"), "{text}");
+}
+
+#[test]
+fn what_doca_does_not_have_and_calls_in_the_wrong_order_are_refused_with_a_reason() {
+    let Some((success, text)) = doca(&["refusals"]) else { return };
+    assert!(success && text.contains("all refused"), "{text}");
+    for reason in [
+        "doca_dpa_start: it has no application: call doca_dpa_set_app first",
+        "doca_dpa_mem_alloc: the DPA context is not started",
+        "doca_dpa_create: 0x0 is not a live device",
+        "num_threads is 129: 1 to 128 are possible",
+        "is not the key of a function registered with this application",
+        "doca_sync_event_destroy: kernels that were launched with it have not ended",
+        "doca_dpa_device_extend: a DPA context on a second device is not emulated",
+        "doca_rdma_set_transport_type: dynamically connected transport is not emulated",
+        "flexio_resources_create: files of execution units are not emulated",
+        "doca_dpa_dev_rdma_post_send: there is no connection of this number\n",
+        "doca_sync_event_wait_gt: process 1 has stopped",
+    ] {
+        assert!(text.contains(reason), "{reason}: {text}");
+    }
+}
+
+#[test]
+fn log_messages_have_levels_and_command_lines_are_read_as_doca_does() {
+    for (line, said) in [
+        (
+            &["-nm", "abc", "--number=5", "-f", "-s", "0.25", "-l", "60"][..],
+            &["DOCA_SUCCESS: abc 5 1 0.25", "[DOCA][DBG][TESTS::DOCA:", "[arguments] verbose"][..],
+        ),
+        (&["--number", "5"], &["DOCA_ERROR_INVALID_VALUE", "-nm, --name is mandatory", "--share <value>"]),
+        (&["-nm", "x", "-n", "five"], &["-n, --number five: an integer of 32 bits is needed"]),
+        (&["-nm", "x", "-n", "-5"], &["DOCA_ERROR_TOO_BIG", "the program's own callback refuses"]),
+        (&["-nm", "wrong"], &["DOCA_ERROR_BAD_CONFIG", "refuses the configuration"]),
+        (&["-nm", "x", "--none"], &["--none is no flag of this program"]),
+        (&["--version", "-nm", "x"], &["version 5"]),
+        (&["--help"], &["Usage: arguments [DOCA Flags] [Program Flags]", "What it is"]),
+    ] {
+        let Some((success, text)) = doca(&[&["arguments"], line].concat()) else { return };
+        assert!(success, "{text}");
+        assert!(said.iter().all(|said| text.contains(said)), "{said:?}: {text}");
+        assert!(text.contains("[WRN][TESTS::DOCA:") && text.contains("to the buffer"), "{text}");
     }
 }

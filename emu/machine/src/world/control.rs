@@ -208,9 +208,13 @@ impl World {
         Ok(())
     }
 
-    /// Whether an event handler has ended for good.
+    /// Whether an event handler has ended for good. If so, what it stored is there for whatever the host starts next.
     pub fn event_handler_has_finished(&mut self, card: usize, thread: u32) -> Result<bool, MachineError> {
-        Ok(self.card(card)?.thread(thread)?.state == ThreadState::Finished)
+        let has_finished = self.card(card)?.thread(thread)?.state == ThreadState::Finished;
+        if has_finished {
+            self.watch_gave(card, thread);
+        }
+        Ok(has_finished)
     }
 
     /// Removes an event handler, running or not.

@@ -412,6 +412,15 @@ flexio_status flexio_rmp_create(struct flexio_process *process, struct ibv_conte
 				const struct flexio_wq_attr *fattr, struct flexio_rmp **flexio_rmp_ptr);
 flexio_status flexio_rmp_destroy(struct flexio_rmp *rmp);
 uint32_t flexio_rmp_get_wq_num(struct flexio_rmp *rmp);
+
+/* Files that give applications execution units, of 25.4 and later. Refused: a machine file has no such thing. */
+struct flexio_resource;
+flexio_status flexio_resources_create(const char *app_key, const char *buffer, size_t bsize, struct flexio_resource **res);
+flexio_status flexio_resources_destroy(struct flexio_resource *res);
+/* 0, and NULL. */
+uint32_t flexio_resources_get_eugs_num(struct flexio_resource *res);
+uint32_t flexio_resources_get_eus_num(struct flexio_resource *res);
+uint32_t *flexio_resources_get_eus(struct flexio_resource *res);
 flexio_status flexio_qp_create(struct flexio_process *process, struct ibv_context *ibv_ctx, struct flexio_qp_attr *fattr,
 			       struct flexio_qp **qp_ptr);
 flexio_status flexio_qp_modify(struct flexio_qp *qp, struct flexio_qp_attr *fattr,
