@@ -105,14 +105,21 @@ fn a_reflector_of_each_generation_sends_every_frame_back() {
     }
 }
 
-/// A part of the program for DOCA DPA; `None` without compilers.
-fn doca(arguments: &[&str]) -> Option<(bool, String)> {
+/// A part of the program for DOCA DPA, on the machine of a file where one is named; `None` without compilers.
+fn doca_on(machine: Option<&Path>, arguments: &[&str]) -> Option<(bool, String)> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
     let program = BUILT.get_or_init(|| build("doca", "", "")).as_ref()?;
     // Parts may run at the same time: each has a machine of its own.
     let mut command = flexcast_command();
-    command.args(["emu", "exec", "--libs"]).arg(libraries()).arg("--").arg(program);
-    Some(execute(command.args(arguments)))
+    command.args(["emu", "exec", "--libs"]).arg(libraries());
+    if let Some(machine) = machine {
+        command.arg("--machine").arg(machine);
+    }
+    Some(execute(command.arg("--").arg(program).args(arguments)))
+}
+
+fn doca(arguments: &[&str]) -> Option<(bool, String)> {
+    doca_on(None, arguments)
 }
 
 #[test]
@@ -126,6 +133,17 @@ fn kernels_of_doca_are_called_and_launched_with_events_before_and_behind() {
 fn messages_over_two_connections_start_a_thread_of_doca_and_that_another() {
     let Some((success, text)) = doca(&["rdma"]) else { return };
     assert!(success && text.contains("the program ends well"), "{text}");
+}
+
+/// The device library has its fences, and what the host orders is no race.
+#[test]
+fn kernels_of_doca_run_without_races_on_weak_memory() {
+    let machine = scratch("doca_weak").join("machine.toml");
+    std::fs::write(&machine, "detect_races = true\n[memory]\nmodel = \"weak\"\nseed = 1\n").expect("the machine file");
+    for part in ["calls", "rdma"] {
+        let Some((success, text)) = doca_on(Some(&machine), &[part]) else { return };
+        assert!(success && text.contains("the program ends well") && !text.contains("race:"), "{text}");
+    }
 }
 
 #[test]

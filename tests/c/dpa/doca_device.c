@@ -4,6 +4,7 @@
 #include <doca_dpa_dev_buf.h>
 #include <doca_dpa_dev_rdma.h>
 #include <doca_dpa_dev_sync_event.h>
+#include <dpaintrin.h>
 
 #include "doca.h"
 
@@ -123,6 +124,7 @@ __dpa_rpc__ uint64_t host_memory(uint32_t mmap, uint64_t address)
 	uint64_t *seen = (uint64_t *)doca_dpa_dev_mmap_get_external_ptr(mmap, address);
 
 	seen[1] = seen[0] + 1;
+	__dpa_thread_window_writeback();
 	doca_dpa_dev_yield();
 	return seen[0];
 }
