@@ -1,6 +1,6 @@
 //! Calls for what an emulated card does not have: each fails and says so.
 
-use core::ffi::{c_char, c_void};
+use core::ffi::c_char;
 
 use flexio_sys::*;
 use verbs_sys::ibv_context;
@@ -25,8 +25,8 @@ unsupported! {
         *mut flexio_process, *mut ibv_context, *const flexio_wq_attr, *mut *mut flexio_rmp
     );
     POOLS: fn flexio_rmp_destroy(*mut flexio_rmp);
-    RESOURCES: fn flexio_resources_create(*const c_char, *const c_char, usize, *mut *mut c_void);
-    RESOURCES: fn flexio_resources_destroy(*mut c_void);
+    RESOURCES: fn flexio_resources_create(*const c_char, *const c_char, usize, *mut *mut flexio_resource);
+    RESOURCES: fn flexio_resources_destroy(*mut flexio_resource);
 }
 
 #[unsafe(no_mangle)]
@@ -35,16 +35,16 @@ pub(crate) unsafe extern "C" fn flexio_rmp_get_wq_num(_: *mut flexio_rmp) -> u32
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn flexio_resources_get_eugs_num(_: *mut c_void) -> u32 {
+pub(crate) unsafe extern "C" fn flexio_resources_get_eugs_num(_: *mut flexio_resource) -> u32 {
     value("flexio_resources_get_eugs_num", 0, || Err(failed(RESOURCES)))
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn flexio_resources_get_eus_num(_: *mut c_void) -> u32 {
+pub(crate) unsafe extern "C" fn flexio_resources_get_eus_num(_: *mut flexio_resource) -> u32 {
     value("flexio_resources_get_eus_num", 0, || Err(failed(RESOURCES)))
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn flexio_resources_get_eus(_: *mut c_void) -> *mut u32 {
+pub(crate) unsafe extern "C" fn flexio_resources_get_eus(_: *mut flexio_resource) -> *mut u32 {
     value("flexio_resources_get_eus", core::ptr::null_mut(), || Err(failed(RESOURCES)))
 }

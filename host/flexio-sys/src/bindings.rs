@@ -921,3 +921,8 @@ impl Default for flexio_outbox_attr {
         }
     }
 }
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct flexio_resource {
+    _unused: [u8; 0],
+}
