@@ -6,6 +6,7 @@ use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use std::time::Duration;
 
@@ -105,8 +106,12 @@ fn build(name: &str, variant: &str, device_options: &str, host_options: &[&str])
         .arg("-I")
         .arg(sdk.join("include"));
     compile.arg("-I").arg(workspace_root().join("host/verbs-sys/include"));
-    compile.arg(host).arg(&archive).arg("-o").arg(&program);
-    succeeds(compile.arg("-L").arg(sdk.join("lib")).args(["-lflexio", "-libverbs", "-lmlx5", library]));
+    compile.arg("-DDOCA_ALLOW_EXPERIMENTAL_API").arg(host).arg(&archive).arg("-o").arg(&program);
+    compile.arg("-L").arg(sdk.join("lib"));
+    if name == "doca" {
+        compile.args(["-ldoca_common", "-ldoca_dpa", "-ldoca_rdma", "-ldoca_argp"]);
+    }
+    succeeds(compile.args(["-lflexio", "-libverbs", "-lmlx5", library]));
     Some(program)
 }
 
@@ -267,6 +272,68 @@ fn the_reflector_needs_no_luck_with_memory() {
     }
 }
 
+/// A part of the program for DOCA DPA, on the machine of a file where one is named; `None` without compilers.
+fn doca_on(machine: Option<&Path>, arguments: &[&str]) -> Option<(bool, String)> {
+    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let program = BUILT.get_or_init(|| build("doca", "", "", &[])).as_ref()?;
+    // Parts may run at the same time: each has a machine of its own.
+    let mut command = flexcast_command();
+    command.args(["emu", "exec", "--libs"]).arg(libraries());
+    if let Some(machine) = machine {
+        command.arg("--machine").arg(machine);
+    }
+    Some(execute(command.arg("--").arg(program).args(arguments)))
+}
+
+fn doca(arguments: &[&str]) -> Option<(bool, String)> {
+    doca_on(None, arguments)
+}
+
+#[test]
+fn kernels_of_doca_are_called_and_launched_with_events_before_and_behind() {
+    let Some((success, text)) = doca(&["calls"]) else { return };
+    assert!(success && text.contains("the program ends well"), "{text}");
+    assert!(text.contains("an error of add_up\n") && !text.contains("nobody reads this"), "{text}");
+}
+
+#[test]
+fn messages_over_two_connections_start_a_thread_of_doca_and_that_another() {
+    let Some((success, text)) = doca(&["rdma"]) else { return };
+    assert!(success && text.contains("the program ends well"), "{text}");
+}
+
+/// The device library has its fences, and what the host orders is no race.
+#[test]
+fn kernels_of_doca_run_without_races_on_weak_memory() {
+    let machine = scratch("doca_weak").join("machine.toml");
+    std::fs::write(&machine, "detect_races = true\n[memory]\nmodel = \"weak\"\nseed = 1\n").expect("the machine file");
+    for part in ["calls", "rdma"] {
+        let Some((success, text)) = doca_on(Some(&machine), &[part]) else { return };
+        assert!(success && text.contains("the program ends well") && !text.contains("race:"), "{text}");
+    }
+}
+
+#[test]
+fn what_doca_does_not_have_and_calls_in_the_wrong_order_are_refused_with_a_reason() {
+    let Some((success, text)) = doca(&["refusals"]) else { return };
+    assert!(success && text.contains("all refused"), "{text}");
+    for reason in [
+        "doca_dpa_start: it has no application: call doca_dpa_set_app first",
+        "doca_dpa_mem_alloc: the DPA context is not started",
+        "doca_dpa_create: 0x0 is not a live device",
+        "num_threads is 129: 1 to 128 are possible",
+        "is not the key of a function registered with this application",
+        "doca_sync_event_destroy: kernels that were launched with it have not ended",
+        "doca_dpa_device_extend: a DPA context on a second device is not emulated",
+        "doca_rdma_set_transport_type: dynamically connected transport is not emulated",
+        "flexio_resources_create: files of dpa-resource-mgmt are not read",
+        "doca_dpa_dev_rdma_post_send: there is no connection of this number\n",
+        "doca_sync_event_wait_gt: process 1 has stopped",
+    ] {
+        assert!(text.contains(reason), "{reason}: {text}");
+    }
+}
+
 #[test]
 fn dropped_frames_are_reported_at_the_end() {
     let Some(program) = build("reflector", "_drops", "", &[]) else { return };
@@ -277,4 +344,26 @@ fn dropped_frames_are_reported_at_the_end() {
     let line = text.lines().find(|line| line.contains("mlx5_0 has dropped frames")).expect("a line");
     assert!(line.contains("for which no steering rule led to a receive queue (steering_drops)"), "{line}");
     assert_eq!(text.matches("has dropped").count(), 1, "{text}");
+}
+
+#[test]
+fn log_messages_have_levels_and_command_lines_are_read_as_doca_does() {
+    for (line, said) in [
+        (
+            &["-nm", "abc", "--number=5", "-f", "-s", "0.25", "-l", "60"][..],
+            &["DOCA_SUCCESS: abc 5 1 0.25", "[DOCA][DBG][TESTS::DOCA:", "[arguments] verbose"][..],
+        ),
+        (&["--number", "5"], &["DOCA_ERROR_INVALID_VALUE", "-nm, --name is mandatory", "--share <value>"]),
+        (&["-nm", "x", "-n", "five"], &["-n, --number five: an integer of 32 bits is needed"]),
+        (&["-nm", "x", "-n", "-5"], &["DOCA_ERROR_TOO_BIG", "the program's own callback refuses"]),
+        (&["-nm", "wrong"], &["DOCA_ERROR_BAD_CONFIG", "refuses the configuration"]),
+        (&["-nm", "x", "--none"], &["--none is no flag of this program"]),
+        (&["--version", "-nm", "x"], &["version 5"]),
+        (&["--help"], &["Usage: arguments [DOCA Flags] [Program Flags]", "What it is"]),
+    ] {
+        let Some((success, text)) = doca(&[&["arguments"], line].concat()) else { return };
+        assert!(success, "{text}");
+        assert!(said.iter().all(|said| text.contains(said)), "{said:?}: {text}");
+        assert!(text.contains("[WRN][TESTS::DOCA:") && text.contains("to the buffer"), "{text}");
+    }
 }

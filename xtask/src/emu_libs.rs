@@ -21,7 +21,7 @@ const LIBRARY: &str = "libflexio.so";
 
 /// Names under which programs link or load the other ABIs: links to [`LIBRARY`], so that the dynamic loader, which
 /// knows a library by its inode, loads it once. It searches for the symbol versions of each in the one file.
-const OTHER_NAMES: [&str; 7] = [
+const OTHER_NAMES: [&str; 13] = [
     "libflexio.so.2",
     "libibverbs.so",
     "libibverbs.so.1",
@@ -29,6 +29,12 @@ const OTHER_NAMES: [&str; 7] = [
     "libmlx5.so.1",
     "libdoca_common.so",
     "libdoca_common.so.2",
+    "libdoca_argp.so",
+    "libdoca_argp.so.2",
+    "libdoca_dpa.so",
+    "libdoca_dpa.so.2",
+    "libdoca_rdma.so",
+    "libdoca_rdma.so.2",
 ];
 
 /// What Rust's standard library needs of the system.

@@ -31,7 +31,7 @@ pub(crate) struct Ucc {
     #[arg(long, default_value_t = 2, requires = "test")]
     ranks: u32,
     /// Options of `ucc_test_mpi`, in place of those of a test of minutes.
-    #[arg(long, value_name = "OPTIONS", requires = "test")]
+    #[arg(long, value_name = "OPTIONS", requires = "test", allow_hyphen_values = true)]
     options: Option<String>,
     /// Seed of the random operations; else a fresh one, which is printed.
     #[arg(long, requires = "test")]
@@ -105,17 +105,19 @@ impl Ucc {
         let carried = text.lines().filter(|line| line.contains("carried: Allgatherv 2, Reduce_scatter 1;")).count();
 
         let seed = self.seed.unwrap_or_else(fresh_seed);
-        for (operations, threads) in MIXES {
-            self.mix(tree, &mix, [seed, operations, threads])?;
-        }
+        // What has been counted is shown even if one of them fails.
+        let mixed = MIXES.map(|(operations, threads)| self.mix(tree, &mix, [seed, operations, threads]));
+        let right: u64 =
+            MIXES.iter().zip(&mixed).filter(|(_, ended)| ended.is_ok()).map(|((operations, _), _)| operations).sum();
 
         status::print(format_args!(
             "UCC {}, {} ranks, measured: {totals}; {well} of {CORNERS_RANKS} ranks of the layer's own test passed; \
-             random operations with seed {seed}: {} right",
-            tree.version,
-            self.ranks,
-            MIXES.iter().map(|(operations, _)| operations).sum::<u64>()
+             random operations with seed {seed}: {right} right",
+            tree.version, self.ranks,
         ))?;
+        for ended in mixed {
+            ended?;
+        }
         if !ended.success() {
             bail!("{ended}: {}", process::line(&command));
         }

@@ -22,6 +22,15 @@ pub(crate) struct Parameter {
     pub(crate) ty: String,
     /// What a caller passes it as: types narrower than `int` become one.
     pub(crate) is_int: bool,
+    /// Size of a structure, which is passed by value; 0 until the compiler has been asked. None of other types.
+    pub(crate) structure: Option<usize>,
+}
+
+impl Parameter {
+    /// Words that it takes in the buffer of a call.
+    pub(crate) fn words(&self) -> usize {
+        self.structure.map_or(1, |bytes| bytes.div_ceil(8))
+    }
 }
 
 /// Types that are passed as `int`.
@@ -90,6 +99,17 @@ fn without_attributes(text: &str) -> String {
     plain
 }
 
+/// Whether a marker between two texts is that of a type which both sides have.
+fn marks_type(before: &str, behind: &str) -> bool {
+    let begin = before.rfind([';', '}', '{']).map_or(0, |end| end + 1);
+    let head = behind.split([';', '{', '(']).next().unwrap_or_default();
+    let open = behind.as_bytes().get(head.len()).copied();
+    behind.trim_start().starts_with(';')
+        || before[begin..].split_whitespace().chain(head.split_whitespace()).any(|word| word == "typedef")
+        // A definition: `struct x {`.
+        || (open == Some(b'{') && ["struct", "union", "enum"].iter().any(|word| head.trim_start().starts_with(word)))
+}
+
 /// Finds the entries that a preprocessed source defines.
 ///
 /// # Errors
@@ -100,6 +120,9 @@ pub(crate) fn find(text: &str) -> anyhow::Result<Vec<Entry>> {
     while let Some((at, marker)) = [RPC, GLOBAL].iter().filter_map(|mark| Some((rest.find(mark)?, *mark))).min() {
         let before = &rest[..at];
         rest = &rest[at + marker.len()..];
+        if marks_type(before, rest) {
+            continue;
+        }
         // What returns may stand before the marker or behind it.
         let begin = before.rfind([';', '}', '{']).map_or(0, |end| end + 1);
         let end = rest.find([';', '{']).unwrap_or(rest.len());
@@ -154,12 +177,12 @@ fn parameter(function: &str, text: &str) -> anyhow::Result<Parameter> {
     }
     let ty = words.join(" ") + array;
     let is_pointer = ty.ends_with('*');
-    if !is_pointer
-        && (ty.starts_with("struct") || ty.starts_with("union") || words.iter().any(|word| FLOATS.contains(word)))
-    {
-        bail!("{function} takes `{}`: a call carries integers and pointers", text.trim());
+    if !is_pointer && words.iter().any(|word| FLOATS.contains(word)) {
+        bail!("{function} takes `{}`: a call carries integers, pointers and structures of them", text.trim());
     }
-    Ok(Parameter { is_int: INTS.contains(&&*ty) || ty.starts_with("enum"), ty })
+    let is_structure = !is_pointer && ["struct ", "union "].iter().any(|word| ty.starts_with(word));
+    let is_int = INTS.contains(&&*ty) || ty.starts_with("enum");
+    Ok(Parameter { is_int, structure: is_structure.then_some(0), ty })
 }
 
 #[cfg(test)]
@@ -167,7 +190,21 @@ mod tests {
     use super::*;
 
     fn parameter(ty: &str, is_int: bool) -> Parameter {
-        Parameter { ty: ty.to_owned(), is_int }
+        Parameter { ty: ty.to_owned(), is_int, structure: None }
+    }
+
+    #[test]
+    fn structures_are_passed_by_value_and_types_may_have_the_mark() {
+        let text = "flexcast_marks_global typedef unsigned long handle;\n\
+            struct x { long a; } flexcast_marks_global;\nstruct flexcast_marks_global y { int b; };\n\
+            flexcast_marks_global struct z { int b; };\n\
+            flexcast_marks_rpc uint64_t f(struct x one, const struct y *two) { return 0; }";
+        let found = find(text).unwrap();
+        assert_eq!(found.len(), 1);
+        let [one, two] = &found[0].parameters[..] else { panic!("{found:?}") };
+        assert_eq!((&*one.ty, one.structure, one.words()), ("struct x", Some(0), 0));
+        assert_eq!((&*two.ty, two.structure, two.words()), ("struct y *", None, 1));
+        assert_eq!(Parameter { structure: Some(12), ..one.clone() }.words(), 2);
     }
 
     #[test]

@@ -28,6 +28,8 @@ const COMPILER_VARIABLE: &str = "FLEXCAST_DEVICE_CC";
 const TARGET: [&str; 5] =
     ["-march=rv64imac_zicsr_zifencei_zbb_zbs", "-mabi=lp64", "-mcmodel=medany", "-ffreestanding", "-nostdlib"];
 const DEFAULTS: [&str; 3] = ["-std=gnu11", "-O2", "-g"];
+/// The device library of DOCA DPA, which is compiled with programs that include its headers.
+const DOCA: &str = include_str!("../../../device/rt-emu/doca/doca_dpa_dev.c");
 
 const HELP: &str = "\
 Builds the DPA's side of a program for the emulated card, with the command line of the vendor's dpacc
@@ -45,13 +47,14 @@ Options (with one dash or two; a value behind = or as the next argument):
   -I DIR, -D NAME, -O2, ... Are the RISC-V compiler's, too
   --keepflexio              Leaves the image (NAME.elf) and the stubs in the folder of the archive
   --emu-libs DIR            The emulator's libraries [default: where `flexcast emu exec` finds them]
-  --sdk DIR                 Writes a folder laid out as the vendor's SDK is: headers of both sides, libraries,
-                            pkg-config files, and a program dpacc that calls this one
+  --sdk DIR                 Writes a folder laid out as the vendor's SDKs of FlexIO and DOCA are: headers of both sides,
+                            libraries, pkg-config files, and a program dpacc that calls this one (in bin and tools)
   --version, --help
 
--flto, -mcpu=... and -ldpa are taken and have no meaning here. The RISC-V compiler is riscv64-unknown-elf-gcc or
-clang 17 or later (Debian: gcc-riscv64-unknown-elf, clang lld), or the one that FLEXCAST_DEVICE_CC names. The host's
-side is compiled against the SDK's headers and started by `flexcast emu exec PROGRAM`.
+-flto, -mcpu=..., --dpa-proc-attr=... and -ldpa are taken and have no meaning here. The RISC-V compiler is
+riscv64-unknown-elf-gcc or clang 17 or later (Debian: gcc-riscv64-unknown-elf, clang lld), or the one that
+FLEXCAST_DEVICE_CC names. The host's side is compiled against the SDK's headers and started by
+`flexcast emu exec PROGRAM`.
 ";
 
 /// Runs the driver.
@@ -143,12 +146,20 @@ impl Device<'_> {
     /// The compiler with the program's options, but for those of another compiler, and those that make of a warning an
     /// error: another compiler warns of other things.
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.compiler);
-        command.args(&self.own).args(DEFAULTS);
         let foreign = |option: &&String| {
             !option.starts_with("-Werror") && !option.starts_with("-mcpu") && !option.starts_with("-march")
         };
-        command.args(self.options.device_options.iter().filter(foreign)).args(TARGET);
+        // Types have the mark of entries too, which is an attribute of functions.
+        self.command_with(
+            self.options.device_options.iter().filter(foreign).map(|option| &**option),
+            &["-Wno-attributes"],
+        )
+    }
+
+    /// The compiler with these options.
+    fn command_with<'b>(&self, options: impl Iterator<Item = &'b str>, more: &[&str]) -> Command {
+        let mut command = Command::new(&self.compiler);
+        command.args(&self.own).args(DEFAULTS).args(options).args(more).args(TARGET);
         for folder in ["libflexio-dev", ""] {
             command.arg("-isystem").arg(self.headers.join("include").join(folder));
         }
@@ -158,13 +169,18 @@ impl Device<'_> {
     /// Compiles and links; gives the entries.
     fn compile(&self, scratch: &Path, image: &Path) -> anyhow::Result<Vec<entries::Entry>> {
         let (mut all, mut units) = (Vec::new(), Vec::new());
+        let mut is_doca = false;
         for (number, source) in (0_u32..).zip(&self.options.sources) {
             let source = std::path::absolute(source)?;
             let mut preprocess = self.command();
             preprocess.args(["-E", "-P"]).arg(format!("-D__dpa_rpc__={}", entries::RPC));
             let text = execute(preprocess.arg(format!("-D__dpa_global__={}", entries::GLOBAL)).arg(&source))?;
-            let found = entries::find(&text).with_context(|| source.display().to_string())?;
+            is_doca |= text.contains("doca_dpa_dev_");
+            let mut found = entries::find(&text).with_context(|| source.display().to_string())?;
             let unit = scratch.join(format!("unit{number}.c"));
+            if let Some(probe) = stubs::sizes(&source, &found)? {
+                self.measure(&probe, &unit, &mut found)?;
+            }
             std::fs::write(&unit, stubs::device(&source, &found)?)?;
             units.push(unit);
             all.extend(found);
@@ -180,12 +196,41 @@ impl Device<'_> {
         if all.is_empty() {
             bail!("no entry: no function of the sources is marked `__dpa_rpc__` or `__dpa_global__`");
         }
+        if is_doca {
+            units.push(self.doca(scratch)?);
+        }
         let mut link = self.command();
         link.args(&units).arg("-o").arg(image);
         link.arg("-T").arg(self.headers.join("emu-c.ld"));
         link.args(self.options.device_libraries.iter().filter(|library| !is_vendor(library)));
         execute(link.arg("-L").arg(self.libraries).args(["-lflexio_dev", "-lgcc"]))?;
         Ok(all)
+    }
+}
+
+impl Device<'_> {
+    /// Has the compiler report the sizes of structures that entries take.
+    fn measure(&self, probe: &str, file: &Path, entries: &mut [entries::Entry]) -> anyhow::Result<()> {
+        std::fs::write(file, probe)?;
+        let assembly = execute(self.command().args(["-w", "-S", "-o", "-"]).arg(file))?;
+        let lines = assembly.lines().filter_map(|line| line.trim_start().strip_prefix(stubs::SIZE));
+        let mut sizes = lines.map_while(|size| size.trim().parse().ok());
+        for parameter in entries.iter_mut().flat_map(|entry| &mut entry.parameters) {
+            if parameter.structure.is_some() {
+                let bytes = sizes.next().with_context(|| format!("the size of `{}` is not known", parameter.ty))?;
+                parameter.structure = Some(bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Compiles the device library of DOCA DPA, whatever generation of FlexIO's headers the program has.
+    fn doca(&self, scratch: &Path) -> anyhow::Result<PathBuf> {
+        let (source, object) = (scratch.join("doca_dpa_dev.c"), scratch.join("doca_dpa_dev.o"));
+        std::fs::write(&source, DOCA)?;
+        let mut compile = self.command_with(std::iter::empty(), &["-DFLEXIO_DEV_ALLOW_EXPERIMENTAL_API"]);
+        execute(compile.arg("-c").arg(&source).arg("-o").arg(&object))?;
+        Ok(object)
     }
 }
 

@@ -43,7 +43,7 @@ fn list(value: &str) -> impl Iterator<Item = String> + '_ {
 /// Options without a value that nothing follows from.
 const IGNORED_FLAGS: [&str; 4] = ["flto", "disable-asm-checks", "verbose", "no-fatbin"];
 /// The same with a value.
-const IGNORED_VALUES: [&str; 3] = ["mcpu", "keep-dir", "devicelink-options"];
+const IGNORED_VALUES: [&str; 4] = ["mcpu", "keep-dir", "devicelink-options", "dpa-proc-attr"];
 
 impl Options {
     /// Reads arguments.

@@ -15,8 +15,12 @@ macro_rules! headers {
 }
 
 /// Headers, by their path in the folder.
-const DEVICE: [(&str, &str); 11] = headers!(
+const DEVICE: [(&str, &str); 15] = headers!(
     "device/rt-emu/include":
+    "doca_dpa_dev.h",
+    "doca_dpa_dev_buf.h",
+    "doca_dpa_dev_rdma.h",
+    "doca_dpa_dev_sync_event.h",
     "libflexio-dev/dpaintrin.h",
     "libflexio-dev/flexio_dev.h",
     "libflexio-dev/flexio_dev_debug.h",
@@ -30,6 +34,30 @@ const DEVICE: [(&str, &str); 11] = headers!(
     "libflexio-libc/string.h"
 );
 const HOST: [(&str, &str); 2] = headers!("host/flexio-sys/include": "libflexio/flexio.h", "libflexio/flexio_ver.h");
+
+/// Those that device programs include are among them.
+const DOCA: [(&str, &str); 11] = headers!(
+    "host/doca-sys/include":
+    "doca_argp.h",
+    "doca_compat.h",
+    "doca_ctx.h",
+    "doca_dev.h",
+    "doca_dpa.h",
+    "doca_error.h",
+    "doca_log.h",
+    "doca_mmap.h",
+    "doca_rdma.h",
+    "doca_sync_event.h",
+    "doca_types.h"
+);
+/// What pkg-config knows of, and how each is linked.
+const PACKAGES: [(&str, &str); 5] = [
+    ("libflexio", "-lflexio"),
+    ("doca-common", "-ldoca_common"),
+    ("doca-argp", "-ldoca_argp"),
+    ("doca-dpa", "-ldoca_dpa"),
+    ("doca-rdma", "-ldoca_rdma"),
+];
 
 fn put(path: &Path, text: &str) -> anyhow::Result<()> {
     let context = || format!("writing {}", path.display());
@@ -56,7 +84,7 @@ fn escaped(path: &Path) -> String {
 /// Writes the headers and the linker script below a folder.
 pub(super) fn write_headers(folder: &Path) -> anyhow::Result<()> {
     put(&folder.join("emu-c.ld"), SCRIPT)?;
-    DEVICE.iter().chain(&HOST).try_for_each(|(name, text)| put(&folder.join(name), text))
+    DEVICE.iter().chain(&HOST).chain(&DOCA).try_for_each(|(name, text)| put(&folder.join(name), text))
 }
 
 /// Writes the whole SDK below a folder.
@@ -79,20 +107,26 @@ pub(super) fn write(folder: &Path, libraries: &Path) -> anyhow::Result<()> {
             std::fs::rename(&new, &to).with_context(context)?;
         }
     }
-    for (name, libs) in [("libflexio", "-lflexio"), ("doca-common", "-ldoca_common")] {
+    for (name, libs) in PACKAGES {
         let text = format!(
-            "prefix={}\nName: {name}\nDescription: {name} of the emulated card\nVersion: {}\nCflags: \
-             -I${{prefix}}/include\nLibs: -L${{prefix}}/lib {libs}\n",
+            "prefix={}\nlibdir=${{prefix}}/lib\nName: {name}\nDescription: {name} of the emulated card\nVersion: \
+             {}\nCflags: -I${{prefix}}/include\nLibs: -L${{libdir}} {libs}\n",
             escaped(&folder),
             env!("CARGO_PKG_VERSION")
         );
         put(&lib.join(format!("pkgconfig/{name}.pc")), &text)?;
     }
-    let driver = folder.join("bin/dpacc");
     let own = std::env::current_exe().context("the path of this program is not known")?;
     let quoted = |path: &Path| path.display().to_string().replace('\'', "'\\''");
-    let text = format!("#!/bin/sh\nexec '{}' dpacc --emu-libs '{}' \"$@\"\n", quoted(&own), quoted(&lib));
-    put(&driver, &text)?;
-    std::fs::set_permissions(&driver, std::fs::Permissions::from_mode(0o755))?;
+    let driver = format!("#!/bin/sh\nexec '{}' dpacc --emu-libs '{}' \"$@\"\n", quoted(&own), quoted(&lib));
+    // Attributes of an application are what it asks of a card's firmware; the driver takes them in any form.
+    let attributes = "#!/bin/sh\nexec cp \"$1\" \"$2\"\n";
+    for (name, text) in
+        [("bin/dpacc", &*driver), ("tools/dpacc", &*driver), ("tools/dpa-app-attributes2blob", attributes)]
+    {
+        let program = folder.join(name);
+        put(&program, text)?;
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))?;
+    }
     Ok(())
 }

@@ -1,11 +1,12 @@
 //! Stubs of both sides: what unpacks the arguments of a call on the DPA, and what the host calls it by.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::entries::Entry;
+use super::entries::{Entry, Parameter};
 
 /// Name of the function that unpacks the arguments of an entry.
 fn unpack(name: &str) -> String {
@@ -17,21 +18,64 @@ fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// A source of the DPA's side with what its entries need: each argument of a call takes eight bytes.
+/// The line that includes a source.
 ///
 /// # Errors
-/// No `#include` can name the source.
-pub(super) fn device(source: &Path, entries: &[Entry]) -> anyhow::Result<String> {
+/// No `#include` can name it.
+fn include(source: &Path) -> anyhow::Result<String> {
     // Nothing is escaped in the name of a header.
     let name = source.to_str().filter(|name| !name.contains(['"', '\n', '\r']));
     let name = name.with_context(|| {
         format!("{}: no #include can name a path with a quote, a line break or no UTF-8: rename it", source.display())
     })?;
-    let mut text = format!("#include \"{name}\"\n");
+    Ok(format!("#include \"{name}\"\n"))
+}
+
+/// The place of each parameter in the buffer of a call, in words, and the words of all.
+fn places(entry: &Entry) -> (Vec<usize>, usize) {
+    let mut next = 0;
+    let mut places = Vec::new();
+    for parameter in &entry.parameters {
+        places.push(next);
+        next += parameter.words();
+    }
+    (places, next)
+}
+
+/// A source that has the compiler print the sizes of the structures that entries take, in their order, as lines of
+/// [`SIZE`] and a number; `None` if they take none.
+///
+/// # Errors
+/// No `#include` can name the source.
+pub(super) fn sizes(source: &Path, entries: &[Entry]) -> anyhow::Result<Option<String>> {
+    let structures: Vec<_> =
+        entries.iter().flat_map(|entry| &entry.parameters).filter(|parameter| parameter.structure.is_some()).collect();
+    let mut text = include(source)? + "__attribute__((used)) void flexcast_sizes(void)\n{\n";
+    for parameter in &structures {
+        let _ = writeln!(text, "\t__asm__ volatile(\"{SIZE} %0\" : : \"i\"(sizeof({})));", parameter.ty);
+    }
+    Ok((!structures.is_empty()).then(|| text + "}\n"))
+}
+
+/// What begins a line with a size; a comment of assembly.
+pub(super) const SIZE: &str = "# flexcast_size";
+
+/// A source of the DPA's side with what its entries need: each argument of a call takes eight bytes, or as many as it
+/// has.
+///
+/// # Errors
+/// No `#include` can name the source.
+pub(super) fn device(source: &Path, entries: &[Entry]) -> anyhow::Result<String> {
+    let mut text = include(source)?;
     for entry in entries {
-        let arguments: Vec<String> = (0..)
+        let arguments: Vec<String> = places(entry)
+            .0
+            .into_iter()
             .zip(&entry.parameters)
-            .map(|(at, parameter)| format!("({})((unsigned long *)argbuf)[{at}]", parameter.ty))
+            .map(|(at, Parameter { ty, structure, .. })| match structure {
+                Some(_) => format!("*({ty} *)((unsigned long *)argbuf + {at})"),
+                None => format!("({ty})((unsigned long *)argbuf)[{at}]"),
+            })
             .collect();
         let call = format!("{}({})", entry.name, arguments.join(", "));
         let body =
@@ -55,6 +99,12 @@ pub(super) fn host(app: &str, image: &Path, entries: &[Entry]) -> String {
          flexio_app *{app};\n",
         quoted(&quoted(&image.display().to_string()))
     );
+    // What a structure has in it makes no difference to how it is passed, as long as that is no floating point.
+    let sizes: BTreeSet<usize> =
+        entries.iter().flat_map(|entry| &entry.parameters).filter_map(|parameter| parameter.structure).collect();
+    for bytes in sizes {
+        let _ = writeln!(text, "\nstruct flexcast_argument_{bytes} {{\n\tunsigned char bytes[{bytes}];\n}};");
+    }
     for (number, entry) in (0..).zip(entries) {
         // Each has an address of its own, whatever the linker folds.
         let name = &entry.name;
@@ -64,9 +114,17 @@ pub(super) fn host(app: &str, image: &Path, entries: &[Entry]) -> String {
             "\nstatic void {}__pack(void *argbuf, va_list pa)\n{{\n\t(void)argbuf;\n\t(void)pa;\n",
             entry.name
         );
-        for (at, parameter) in (0..).zip(&entry.parameters) {
-            let ty = if parameter.is_int { "int" } else { "uint64_t" };
-            let _ = writeln!(text, "\t((uint64_t *)argbuf)[{at}] = va_arg(pa, {ty});");
+        for (at, parameter) in places(entry).0.into_iter().zip(&entry.parameters) {
+            let _ = match parameter.structure {
+                Some(bytes) => {
+                    let ty = format!("struct flexcast_argument_{bytes}");
+                    writeln!(text, "\t*({ty} *)((uint64_t *)argbuf + {at}) = va_arg(pa, {ty});")
+                }
+                None => {
+                    let ty = if parameter.is_int { "int" } else { "uint64_t" };
+                    writeln!(text, "\t((uint64_t *)argbuf)[{at}] = va_arg(pa, {ty});")
+                }
+            };
         }
         text.push_str("}\n");
     }
@@ -84,8 +142,8 @@ pub(super) fn host(app: &str, image: &Path, entries: &[Entry]) -> String {
          \tattr.app_sig_sec_name = unsigned_;\n\
          \tflexcast_must(flexio_app_create(&attr, &{app}), \"flexio_app_create\");\n"
     );
-    for Entry { name, parameters, .. } in entries {
-        let (unpack, bytes) = (unpack(name), 8 * parameters.len().max(1));
+    for entry in entries {
+        let (name, unpack, bytes) = (&entry.name, unpack(&entry.name), 8 * places(entry).1.max(1));
         let _ = writeln!(
             text,
             "\tflexcast_must(flexio_func_pup_register({app}, \"{name}\", \"{unpack}\", {name}, {bytes}, {name}__pack), \

@@ -50,7 +50,7 @@ global_asm!(
     "ret",
     ".size flexio_dev_msg, . - flexio_dev_msg",
     ".text",
-    message = sym formatted_message,
+    message = sym flexcast_dev_vmsg,
 );
 
 pub(crate) fn context() -> *mut ThreadContext {
@@ -276,7 +276,8 @@ impl Texts for OwnMemory {
 ///
 /// # Safety
 /// `format` is null or ends in a NUL, and `arguments` holds what it asks for.
-unsafe extern "C" fn formatted_message(
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flexcast_dev_vmsg(
     stream: c_int,
     level: u8,
     format: *const c_char,

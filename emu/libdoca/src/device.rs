@@ -2,56 +2,19 @@
 
 use core::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use doca_sys::*;
-use emu_libibverbs::handle::{self, BadHandle, CStruct, Object};
-use emu_libibverbs::{fork, log};
+use emu_libibverbs::handle::{self, CStruct, Object};
+use emu_libibverbs::region;
 use emu_machine::{Function, FunctionId};
 
-/// A code, and the reason for the log.
-struct Failure(doca_error_t, String);
+use crate::failure::{Failure, Result, invalid, put, run};
 
-impl From<BadHandle> for Failure {
-    fn from(bad: BadHandle) -> Self {
-        Failure(DOCA_ERROR_INVALID_VALUE, bad.to_string())
-    }
-}
-
-fn invalid(reason: impl Into<String>) -> Failure {
-    Failure(DOCA_ERROR_INVALID_VALUE, reason.into())
-}
-
-fn run(call: &str, f: impl FnOnce() -> Result<(), Failure>) -> doca_error_t {
-    log::start();
-    let entered = fork::enter().map_err(|error| Failure(DOCA_ERROR_BAD_STATE, error.reason));
-    let result = entered.and_then(|()| {
-        let panicked =
-            || Err(Failure(DOCA_ERROR_UNEXPECTED, "the emulator panicked; see the message above".to_owned()));
-        catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| panicked())
-    });
-    let Err(Failure(code, reason)) = result else { return DOCA_SUCCESS };
-    if !log::refused(call, &reason, false) {
-        tracing::debug!(call, code, reason, "DOCA call failed");
-    }
-    code
-}
-
-/// A writable out-parameter.
-///
-/// # Safety
-/// If not null, `p` must be valid for writes.
-unsafe fn put<T>(p: *mut T, value: T) -> Result<(), Failure> {
-    if p.is_null() {
-        return Err(invalid("an out-parameter is null"));
-    }
-    // SAFETY: not null; the caller vouches for the rest.
-    unsafe { p.write(value) };
-    Ok(())
-}
-
-struct DevInfo {
-    id: FunctionId,
+/// What is known of a function of a card.
+pub struct DevInfo {
+    /// The function.
+    pub id: FunctionId,
 }
 
 impl Object for DevInfo {
@@ -76,8 +39,26 @@ impl Object for List {
     }
 }
 
-struct Dev {
-    info: Arc<DevInfo>,
+/// An open function of a card.
+pub struct Dev {
+    /// Which.
+    pub info: Arc<DevInfo>,
+    /// Protection domain of all that is made on it; allocated when it is first asked for.
+    domain: Mutex<Option<u32>>,
+}
+
+impl Dev {
+    /// Number of its protection domain.
+    ///
+    /// # Errors
+    /// The card is not there any more.
+    pub fn domain(&self) -> Result<u32> {
+        let mut domain = self.domain.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(match *domain {
+            Some(number) => number,
+            None => *domain.insert(region::alloc_domain(self.info.id)?),
+        })
+    }
 }
 
 impl Object for Dev {
@@ -104,8 +85,8 @@ pub(crate) unsafe extern "C" fn doca_devinfo_create_list(
         let list = handle::publish(&Arc::new(List { entries: CStruct::new(entries), infos }));
         // SAFETY: not null, and writable as the caller promises.
         unsafe {
-            put(dev_list, list)?;
-            put(nb_devs, count)
+            put(dev_list, "dev_list", list)?;
+            put(nb_devs, "nb_devs", count)
         }
     })
 }
@@ -128,7 +109,7 @@ pub(crate) unsafe extern "C" fn doca_devinfo_destroy_list(dev_list: *mut *mut do
 ///
 /// # Safety
 /// If not null, `to` must be writable for `size` bytes.
-unsafe fn put_text(to: *mut c_char, size: u32, text: &str) -> Result<(), Failure> {
+unsafe fn put_text(to: *mut c_char, size: u32, text: &str) -> Result<()> {
     if to.is_null() || (size as usize) <= text.len() {
         return Err(invalid(format!(
             "the buffer is null, or its {size} bytes are too few for {} and a terminator",
@@ -205,7 +186,32 @@ pub(crate) unsafe extern "C" fn doca_devinfo_get_mac_addr(
             return Err(Failure(DOCA_ERROR_NOT_FOUND, "the card is not there any more".to_owned()));
         };
         // SAFETY: null is refused; the buffer has at least the 6 bytes checked above.
-        unsafe { put(mac_addr.cast::<[u8; 6]>(), mac) }
+        unsafe { put(mac_addr.cast::<[u8; 6]>(), "mac_addr", mac) }
+    })
+}
+
+/// Both functions of an emulated card are physical ones.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn doca_devinfo_get_pci_func_type(
+    devinfo: *const doca_devinfo,
+    pci_func_type: *mut doca_pci_func_type,
+) -> doca_error_t {
+    run("doca_devinfo_get_pci_func_type", || {
+        handle::get::<DevInfo>(devinfo)?;
+        // SAFETY: writable as the caller promises.
+        unsafe { put(pci_func_type, "pci_func_type", DOCA_PCI_FUNC_TYPE_PF) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn doca_devinfo_rep_cap_is_filter_net_supported(
+    devinfo: *const doca_devinfo,
+    filter_net_supported: *mut u8,
+) -> doca_error_t {
+    run("doca_devinfo_rep_cap_is_filter_net_supported", || {
+        handle::get::<DevInfo>(devinfo)?;
+        // SAFETY: writable as the caller promises.
+        unsafe { put(filter_net_supported, "filter_net_supported", 0) }
     })
 }
 
@@ -220,14 +226,24 @@ pub(crate) unsafe extern "C" fn doca_dev_open(devinfo: *mut doca_devinfo, dev: *
             return Err(Failure(DOCA_ERROR_NOT_FOUND, format!("{} is not there any more", info.id)));
         }
         // SAFETY: not null, and writable as the caller promises.
-        unsafe { put(dev, handle::publish(&Arc::new(Dev { info }))) }
+        unsafe { put(dev, "dev", handle::publish(&Arc::new(Dev { info, domain: Mutex::default() }))) }
     })
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_dev_close(dev: *mut doca_dev) -> doca_error_t {
     run("doca_dev_close", || {
+        let object = handle::get::<Dev>(dev)?;
+        // This call and the set of live handles hold it as well.
+        let users = Arc::strong_count(&object) - 2;
+        if users > 0 {
+            return Err(Failure(DOCA_ERROR_IN_USE, format!("objects of the device still exist ({users})")));
+        }
+        if let Some(domain) = *object.domain.lock().unwrap_or_else(PoisonError::into_inner) {
+            region::free_domain(object.info.id, domain)?;
+        }
         let info = Arc::clone(&handle::retire::<Dev>(dev)?.info);
+        drop(object);
         // Only this call and the set of live handles know it still: its list is gone.
         if Arc::strong_count(&info) <= 2 {
             handle::retire::<DevInfo>(info.c_address())?;
@@ -239,5 +255,5 @@ pub(crate) unsafe extern "C" fn doca_dev_close(dev: *mut doca_dev) -> doca_error
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_dev_as_devinfo(dev: *const doca_dev) -> *mut doca_devinfo {
     let found = catch_unwind(AssertUnwindSafe(|| handle::get::<Dev>(dev).map(|dev| handle::publish(&dev.info))));
-    found.ok().and_then(Result::ok).unwrap_or(core::ptr::null_mut())
+    found.ok().and_then(std::result::Result::ok).unwrap_or(core::ptr::null_mut())
 }

@@ -1,12 +1,19 @@
-//! The C ABI of DOCA common, as far as finding and opening a device goes, over the emulated cards.
+//! The C ABI of DOCA common over the emulated cards, as far as finding and opening a device goes, and that of its log
+//! and of its command lines.
 //!
 //! Card `i` is the device `mlx5_i`, and its Arm cores' function, where the machine has it, `mlx5_i_arm`. As in
 //! `emu-libibverbs`, handles are checked against the set of live ones, and a panic becomes `DOCA_ERROR_UNEXPECTED`.
 // A C ABI passes raw pointers.
 #![allow(unsafe_code)]
 
+mod argp;
 mod device;
+pub mod failure;
+mod log;
 mod names;
+
+pub use device::{Dev, DevInfo};
+pub use log::{Stream, streams};
 
 use doca_sys::DocaApi;
 

@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_char};
 
 use doca_sys::*;
 
-const TEXTS: [(&CStr, &CStr); 28] = [
+const TEXTS: [(&CStr, &CStr); 31] = [
     (c"DOCA_SUCCESS", c"success"),
     (c"DOCA_ERROR_UNKNOWN", c"unknown error"),
     (c"DOCA_ERROR_NOT_PERMITTED", c"operation not permitted"),
@@ -33,6 +33,9 @@ const TEXTS: [(&CStr, &CStr); 28] = [
     (c"DOCA_ERROR_EMPTY", c"nothing there"),
     (c"DOCA_ERROR_IN_PROGRESS", c"operation in progress"),
     (c"DOCA_ERROR_TOO_BIG", c"too big"),
+    (c"DOCA_ERROR_AUTHENTICATION", c"authentication failure"),
+    (c"DOCA_ERROR_BAD_CONFIG", c"bad configuration"),
+    (c"DOCA_ERROR_SKIPPED", c"skipped"),
 ];
 
 fn texts(error: doca_error_t) -> (&'static CStr, &'static CStr) {

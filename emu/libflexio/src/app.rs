@@ -16,7 +16,8 @@ use crate::status::{Result, failed, input, out, pointer, status, text, value};
 /// Largest argument buffer of an RPC.
 const MAX_ARGBUF_BYTES: usize = 64 << 10;
 
-pub(crate) struct App {
+/// An application.
+pub struct App {
     name: CString,
     elf: Vec<u8>,
     /// A machine that never runs: loading the image into it checks the image, and answers for its symbols.
@@ -33,19 +34,25 @@ struct Functions {
 
 /// A function of the image that the host may name.
 #[derive(Clone, Debug)]
-pub(crate) struct Function {
-    pub(crate) name: String,
-    pub(crate) addr: u64,
-    pub(crate) rpc: Option<Rpc>,
+pub struct Function {
+    /// Its name in the image.
+    pub name: String,
+    /// Its address there.
+    pub addr: u64,
+    /// How the host passes arguments to it, if it does.
+    pub rpc: Option<Rpc>,
 }
 
 /// What calls need.
 #[derive(Clone, Debug)]
-pub(crate) struct Rpc {
+pub struct Rpc {
     unpack_name: String,
-    pub(crate) unpack: u64,
-    pub(crate) argbuf_bytes: usize,
-    pub(crate) pack: unsafe extern "C" fn(*mut c_void, *mut __va_list_tag),
+    /// Address of the function that takes the arguments out of a buffer.
+    pub unpack: u64,
+    /// Bytes of that buffer.
+    pub argbuf_bytes: usize,
+    /// The host's function that puts them there.
+    pub pack: unsafe extern "C" fn(*mut c_void, *mut __va_list_tag),
 }
 
 impl Object for App {
@@ -62,15 +69,22 @@ impl App {
     }
 
     /// Its name, as the host gave it.
-    pub(crate) fn label(&self) -> String {
+    #[must_use]
+    pub fn label(&self) -> String {
         self.name.to_string_lossy().into_owned()
     }
 
-    pub(crate) fn elf(&self) -> &[u8] {
+    /// The image.
+    #[must_use]
+    pub fn elf(&self) -> &[u8] {
         &self.elf
     }
 
-    fn symbol(&self, name: &str) -> Result<u64> {
+    /// Address of a symbol of the image.
+    ///
+    /// # Errors
+    /// It has none of this name.
+    pub fn symbol(&self, name: &str) -> Result<u64> {
         let mut shelf = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
         let (world, process) = &mut *shelf;
         let process = world.card(0)?.process(*process)?;
@@ -81,7 +95,10 @@ impl App {
     }
 
     /// The function registered under a key.
-    pub(crate) fn function(&self, key: flexio_func_t) -> Result<Function> {
+    ///
+    /// # Errors
+    /// None is.
+    pub fn function(&self, key: flexio_func_t) -> Result<Function> {
         let address = key.map_or(0, |key| key as usize);
         self.functions().by_key.get(&address).cloned().ok_or_else(|| {
             failed(format!("{address:#x} is not the key of a function registered with this application"))

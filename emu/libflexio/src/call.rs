@@ -29,7 +29,8 @@ pub(crate) struct Call {
 }
 
 /// The argument buffer, preceded by its length so that the second half can take it back.
-fn allocate(bytes: usize) -> *mut c_void {
+#[must_use]
+pub fn allocate(bytes: usize) -> *mut c_void {
     let words = 1 + bytes.div_ceil(8);
     let mut buffer = vec![0_u64; words].into_boxed_slice();
     buffer[0] = bytes as u64;
@@ -40,7 +41,7 @@ fn allocate(bytes: usize) -> *mut c_void {
 ///
 /// # Safety
 /// `argbuf` must come from [`allocate`], and not be used again.
-unsafe fn take(argbuf: *mut c_void) -> Vec<u8> {
+pub unsafe fn take(argbuf: *mut c_void) -> Vec<u8> {
     let first = argbuf.cast::<u64>().wrapping_sub(1);
     // SAFETY: `allocate` put the length there, and leaked exactly this slice.
     let (bytes, buffer) = unsafe {

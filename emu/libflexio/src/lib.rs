@@ -11,7 +11,7 @@
 #![allow(unsafe_code)]
 
 mod app;
-mod call;
+pub mod call;
 mod clock;
 mod cmdq;
 mod cq;
@@ -27,9 +27,10 @@ mod unsupported;
 mod version;
 mod window;
 
-// Its exported functions belong to the shared library.
-pub use emu_libdoca;
+pub use app::{App, Function, Rpc};
 use flexio_sys::FlexioApi;
+pub use observe::{attach, before_destroy};
+pub use status::Failure;
 
 /// The emulator's functions, under their C names.
 #[must_use]

@@ -108,7 +108,10 @@ fn serve_gdb() -> Result<()> {
 
 /// Starts to observe as the environment asks, unless somebody observes already. Called before a process of a machine is
 /// made.
-pub(crate) fn attach() -> Result<()> {
+///
+/// # Errors
+/// A place that it names cannot be written.
+pub fn attach() -> Result<()> {
     serve_gdb()?;
     let (state, cores, trace) = (path(STATE), path(CORE_DIR), path(TRACE));
     if state.is_none() && cores.is_none() && trace.is_none() {
@@ -139,7 +142,10 @@ pub(crate) fn attach() -> Result<()> {
 }
 
 /// Writes what the environment asks to be written when a process goes.
-pub(crate) fn before_destroy() -> Result<()> {
+///
+/// # Errors
+/// There is no machine.
+pub fn before_destroy() -> Result<()> {
     let Some(path) = path(TRACE) else { return Ok(()) };
     let recording = world(|world| Ok::<_, MachineError>(world.recording()))?;
     let Some(recording) = recording else { return Ok(()) };

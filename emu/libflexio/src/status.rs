@@ -15,11 +15,14 @@ use flexio_sys::*;
 
 /// Why a call failed.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) status: flexio_status,
-    pub(crate) reason: String,
+pub struct Failure {
+    /// What the call returns.
+    pub status: flexio_status,
+    /// What is printed.
+    pub reason: String,
 }
 
+/// What a call gives.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 /// A failure with the ordinary status.

@@ -397,7 +397,10 @@ pub(crate) fn port_addresses(id: FunctionId) -> Result<PortAddresses> {
 }
 
 /// Identifiers of a function at its card's port.
-pub(crate) fn gids(id: FunctionId) -> Result<Vec<Gid>> {
+///
+/// # Errors
+/// No such function, or there is no machine.
+pub fn gids(id: FunctionId) -> Result<Vec<Gid>> {
     Ok(port_addresses(id)?.gids)
 }
 

@@ -45,6 +45,7 @@ mod post;
 mod prm;
 mod qp;
 mod refused;
+pub mod region;
 mod steering;
 mod sysfs;
 pub mod umem;
@@ -53,7 +54,7 @@ use verbs_sys::VerbsApi;
 
 pub use address::resolve_mac;
 pub use card::now_ps;
-pub use device::{Context, device_name, functions, mac};
+pub use device::{Context, device_name, functions, gids, mac};
 pub use machine::{is_bridged, relax};
 pub use pd::{Pd, access_rights};
 pub use steering::Tir;

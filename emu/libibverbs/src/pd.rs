@@ -6,13 +6,10 @@ use std::sync::Arc;
 use emu_machine::nic::Access;
 use verbs_sys::*;
 
-use crate::card;
-use crate::card::request::Request;
 use crate::device::Context;
 use crate::errno::{Errno, Result, pointer, status};
 use crate::handle::{self, CStruct, Object};
-use crate::machine::begin_command;
-use crate::pinned;
+use crate::region::{self, Region};
 
 /// A protection domain.
 pub struct Pd {
@@ -58,8 +55,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 impl Pd {
     /// Allocates a domain on an open device, without publishing it.
     pub fn alloc(context: &Arc<Context>) -> Result<Arc<Pd>> {
-        begin_command(context.id())?;
-        let number = card::call(context.id(), Request::AllocPd)?.number()?;
+        let number = region::alloc_domain(context.id())?;
         let public = ibv_pd { context: context.c_address(), handle: number };
         Ok(Arc::new(Pd { public: CStruct::new(public), context: Arc::clone(context), number }))
     }
@@ -69,17 +65,15 @@ impl Pd {
     /// # Errors
     /// EBUSY while memory keys or queue pairs use it.
     pub fn dealloc(&self) -> Result<()> {
-        begin_command(self.context.id())?;
-        card::done(self.context.id(), Request::DeallocPd { pd: self.number })
+        region::free_domain(self.context.id(), self.number)
     }
 }
 
 struct Mr {
     public: CStruct<ibv_mr>,
-    pd: Arc<Pd>,
-    key: u32,
-    addr: u64,
-    bytes: u64,
+    /// Held so that the domain is not deallocated first.
+    _pd: Arc<Pd>,
+    region: Region,
 }
 
 impl Object for Mr {
@@ -108,15 +102,9 @@ pub fn access_rights(flags: u32) -> Result<Access> {
 fn register(pd: *mut ibv_pd, addr: *mut c_void, bytes: usize, access: u32) -> Result<*mut ibv_mr> {
     let pd = handle::get::<Pd>(pd)?;
     let access = access_rights(access)?;
-    let (start, len) = (addr as u64, bytes as u64);
-    if addr.is_null() || len == 0 || start.checked_add(len).is_none() {
-        return Err(Errno::invalid(format!("{len} bytes at {start:#x} cannot be registered")));
-    }
-    pinned::check(start, len, access.contains(Access::LOCAL_WRITE))?;
-    let id = pd.context.id();
-    begin_command(id)?;
     // The caller keeps the range mapped until `ibv_dereg_mr`, and leaves it to the card, as the manual page asks.
-    let key = card::call(id, Request::RegisterRegion { pd: pd.number, addr: start, len, access })?.number()?;
+    let region = Region::register(pd.context.id(), pd.number, addr as u64, bytes as u64, access)?;
+    let key = region.key;
     let public = ibv_mr {
         context: pd.context.c_address(),
         pd: pd.c_address(),
@@ -126,7 +114,7 @@ fn register(pd: *mut ibv_pd, addr: *mut c_void, bytes: usize, access: u32) -> Re
         lkey: key,
         rkey: key,
     };
-    Ok(handle::publish(&Arc::new(Mr { public: CStruct::new(public), pd, key, addr: start, bytes: len })))
+    Ok(handle::publish(&Arc::new(Mr { public: CStruct::new(public), _pd: pd, region })))
 }
 
 #[unsafe(no_mangle)]
@@ -183,10 +171,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     status("ibv_dereg_mr", || {
-        let region = handle::get::<Mr>(mr)?;
-        begin_command(region.pd.context.id())?;
-        let request = Request::DeregisterRegion { key: region.key, addr: region.addr, len: region.bytes };
-        card::done(region.pd.context.id(), request)?;
+        handle::get::<Mr>(mr)?.region.deregister()?;
         handle::retire::<Mr>(mr)?;
         Ok(())
     })

@@ -2,4 +2,4 @@
 //! (`xtask/src/emu_libs.rs`) and builds of Rust programs do not.
 
 // Its exported functions, and those of what it carries, belong to the archive.
-pub use emu_libflexio;
+pub use emu_libdoca_dpa;

@@ -153,7 +153,11 @@ impl QueuePair {
             ..SendQueue::default()
         };
         let ReceiveQueue { last_cqe_ps, rnr_drops, qkey_drops, .. } = self.rq;
-        let rq = ReceiveQueue { last_cqe_ps, rnr_drops, qkey_drops, ..ReceiveQueue::default() };
+        let mut shared = self.rq.shared.take();
+        if let Some(shared) = &mut shared {
+            shared.has_one = false;
+        }
+        let rq = ReceiveQueue { shared, last_cqe_ps, rnr_drops, qkey_drops, ..ReceiveQueue::default() };
         *self = Self { life: self.life.wrapping_add(1), sq: in_flight, rq, ..fresh };
     }
 

@@ -22,6 +22,7 @@ mod reads;
 mod refused;
 mod reset;
 mod responses;
+mod shared_receives;
 mod timing;
 mod transfers;
 mod uc_multicast;

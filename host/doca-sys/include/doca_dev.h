@@ -5,7 +5,10 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "doca_compat.h"
 #include "doca_error.h"
+#include "doca_types.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,6 +29,9 @@ doca_error_t doca_devinfo_get_pci_addr_str(const struct doca_devinfo *devinfo, c
 doca_error_t doca_devinfo_get_mac_addr(const struct doca_devinfo *devinfo, uint8_t *mac_addr, uint32_t size);
 doca_error_t doca_devinfo_get_iface_name(const struct doca_devinfo *devinfo, char *iface_name, uint32_t size);
 doca_error_t doca_devinfo_get_ibdev_name(const struct doca_devinfo *devinfo, char *ibdev_name, uint32_t size);
+doca_error_t doca_devinfo_get_pci_func_type(const struct doca_devinfo *devinfo, enum doca_pci_func_type *pci_func_type);
+/* Whether network representors can be listed: 0, as emulated cards have none. */
+doca_error_t doca_devinfo_rep_cap_is_filter_net_supported(const struct doca_devinfo *devinfo, uint8_t *filter_net_supported);
 doca_error_t doca_dev_open(struct doca_devinfo *devinfo, struct doca_dev **dev);
 doca_error_t doca_dev_close(struct doca_dev *dev);
 struct doca_devinfo *doca_dev_as_devinfo(const struct doca_dev *dev);

@@ -36,7 +36,18 @@ typedef enum doca_error {
 	DOCA_ERROR_EMPTY = 25,
 	DOCA_ERROR_IN_PROGRESS = 26,
 	DOCA_ERROR_TOO_BIG = 27,
+	DOCA_ERROR_AUTHENTICATION = 28,
+	DOCA_ERROR_BAD_CONFIG = 29,
+	DOCA_ERROR_SKIPPED = 30,
 } doca_error_t;
+
+#define DOCA_IS_ERROR(result) ((result) != DOCA_SUCCESS)
+/* Keeps the first error in `result`. */
+#define DOCA_ERROR_PROPAGATE(result, next)                \
+	do {                                              \
+		if ((result) == DOCA_SUCCESS)             \
+			(result) = (next);                \
+	} while (0)
 
 const char *doca_error_get_name(doca_error_t error);
 const char *doca_error_get_descr(doca_error_t error);

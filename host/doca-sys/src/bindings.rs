@@ -32,8 +32,44 @@ pub const DOCA_ERROR_FULL: doca_error = 24;
 pub const DOCA_ERROR_EMPTY: doca_error = 25;
 pub const DOCA_ERROR_IN_PROGRESS: doca_error = 26;
 pub const DOCA_ERROR_TOO_BIG: doca_error = 27;
+pub const DOCA_ERROR_AUTHENTICATION: doca_error = 28;
+pub const DOCA_ERROR_BAD_CONFIG: doca_error = 29;
+pub const DOCA_ERROR_SKIPPED: doca_error = 30;
 pub type doca_error = ::core::ffi::c_uint;
 pub use self::doca_error as doca_error_t;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union doca_data {
+    pub ptr: *mut ::core::ffi::c_void,
+    pub u64_: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of doca_data"][::core::mem::size_of::<doca_data>() - 8usize];
+    ["Alignment of doca_data"][::core::mem::align_of::<doca_data>() - 8usize];
+    ["Offset of field: doca_data::ptr"][::core::mem::offset_of!(doca_data, ptr) - 0usize];
+    ["Offset of field: doca_data::u64_"][::core::mem::offset_of!(doca_data, u64_) - 0usize];
+};
+pub const DOCA_ACCESS_FLAG_LOCAL_READ_ONLY: doca_access_flag = 0;
+pub const DOCA_ACCESS_FLAG_LOCAL_READ_WRITE: doca_access_flag = 1;
+pub const DOCA_ACCESS_FLAG_RDMA_READ: doca_access_flag = 2;
+pub const DOCA_ACCESS_FLAG_RDMA_WRITE: doca_access_flag = 4;
+pub const DOCA_ACCESS_FLAG_RDMA_ATOMIC: doca_access_flag = 8;
+pub const DOCA_ACCESS_FLAG_PCI_READ_ONLY: doca_access_flag = 16;
+pub const DOCA_ACCESS_FLAG_PCI_READ_WRITE: doca_access_flag = 32;
+pub const DOCA_ACCESS_FLAG_PCI_RELAXED_ORDERING: doca_access_flag = 64;
+pub type doca_access_flag = ::core::ffi::c_uint;
+pub const DOCA_PCI_FUNC_TYPE_PF: doca_pci_func_type = 0;
+pub const DOCA_PCI_FUNC_TYPE_VF: doca_pci_func_type = 1;
+pub const DOCA_PCI_FUNC_TYPE_SF: doca_pci_func_type = 2;
+pub type doca_pci_func_type = ::core::ffi::c_uint;
+pub const DOCA_MTU_SIZE_256_BYTES: doca_mtu_size = 0;
+pub const DOCA_MTU_SIZE_512_BYTES: doca_mtu_size = 1;
+pub const DOCA_MTU_SIZE_1K_BYTES: doca_mtu_size = 2;
+pub const DOCA_MTU_SIZE_2K_BYTES: doca_mtu_size = 3;
+pub const DOCA_MTU_SIZE_4K_BYTES: doca_mtu_size = 4;
+pub const DOCA_MTU_SIZE_RAW_ETHERNET: doca_mtu_size = 5;
+pub type doca_mtu_size = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct doca_devinfo {
@@ -44,3 +80,138 @@ pub struct doca_devinfo {
 pub struct doca_dev {
     _unused: [u8; 0],
 }
+pub const DOCA_LOG_LEVEL_DISABLE: doca_log_level = 10;
+pub const DOCA_LOG_LEVEL_CRIT: doca_log_level = 20;
+pub const DOCA_LOG_LEVEL_ERROR: doca_log_level = 30;
+pub const DOCA_LOG_LEVEL_WARNING: doca_log_level = 40;
+pub const DOCA_LOG_LEVEL_INFO: doca_log_level = 50;
+pub const DOCA_LOG_LEVEL_DEBUG: doca_log_level = 60;
+pub const DOCA_LOG_LEVEL_TRACE: doca_log_level = 70;
+pub type doca_log_level = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_log_backend {
+    _unused: [u8; 0],
+}
+pub type log_flush_callback = ::core::option::Option<unsafe extern "C" fn(buf: *mut ::core::ffi::c_char)>;
+pub type doca_argp_param_cb_t = ::core::option::Option<
+    unsafe extern "C" fn(arg1: *mut ::core::ffi::c_void, arg2: *mut ::core::ffi::c_void) -> doca_error_t,
+>;
+pub type doca_argp_dpdk_cb_t = ::core::option::Option<
+    unsafe extern "C" fn(argc: ::core::ffi::c_int, argv: *mut *mut ::core::ffi::c_char) -> doca_error_t,
+>;
+pub type doca_argp_validation_cb_t =
+    ::core::option::Option<unsafe extern "C" fn(arg1: *mut ::core::ffi::c_void) -> doca_error_t>;
+pub const DOCA_ARGP_TYPE_UNKNOWN: doca_argp_type = 0;
+pub const DOCA_ARGP_TYPE_STRING: doca_argp_type = 1;
+pub const DOCA_ARGP_TYPE_INT: doca_argp_type = 2;
+pub const DOCA_ARGP_TYPE_BOOLEAN: doca_argp_type = 3;
+pub const DOCA_ARGP_TYPE_DEVICE: doca_argp_type = 4;
+pub const DOCA_ARGP_TYPE_DEVICE_REP: doca_argp_type = 5;
+pub const DOCA_ARGP_TYPE_DOUBLE: doca_argp_type = 6;
+pub type doca_argp_type = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_argp_param {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_argp_cmd {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_ctx {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_dpa {
+    _unused: [u8; 0],
+}
+pub const DOCA_CTX_STATE_IDLE: doca_ctx_states = 0;
+pub const DOCA_CTX_STATE_STARTING: doca_ctx_states = 1;
+pub const DOCA_CTX_STATE_RUNNING: doca_ctx_states = 2;
+pub const DOCA_CTX_STATE_STOPPING: doca_ctx_states = 3;
+pub type doca_ctx_states = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_mmap {
+    _unused: [u8; 0],
+}
+pub type doca_dpa_dev_mmap_t = u32;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_sync_event {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_sync_event_remote_net {
+    _unused: [u8; 0],
+}
+pub type doca_dpa_dev_sync_event_t = u64;
+pub type doca_dpa_dev_sync_event_remote_net_t = u64;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_dpa_completion {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_rdma {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_rdma_connection {
+    _unused: [u8; 0],
+}
+pub type doca_dpa_dev_rdma_t = u64;
+pub const DOCA_RDMA_TRANSPORT_TYPE_RC: doca_rdma_transport_type = 0;
+pub const DOCA_RDMA_TRANSPORT_TYPE_DC: doca_rdma_transport_type = 1;
+pub type doca_rdma_transport_type = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_dpa_app {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_dpa_async_ops {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_dpa_eu_affinity {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_dpa_notification_completion {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_dpa_thread {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct doca_dpa_thread_group {
+    _unused: [u8; 0],
+}
+pub type doca_dpa_func_t = ::core::option::Option<unsafe extern "C" fn()>;
+pub type doca_dpa_dev_t = u64;
+pub type doca_dpa_dev_uintptr_t = u64;
+pub type doca_dpa_dev_completion_t = u64;
+pub type doca_dpa_dev_async_ops_t = u64;
+pub type doca_dpa_dev_notification_completion_t = u64;
+pub const DOCA_DPA_DEV_LOG_LEVEL_DISABLE: doca_dpa_dev_log_level = 10;
+pub const DOCA_DPA_DEV_LOG_LEVEL_ERROR: doca_dpa_dev_log_level = 30;
+pub const DOCA_DPA_DEV_LOG_LEVEL_WARNING: doca_dpa_dev_log_level = 40;
+pub const DOCA_DPA_DEV_LOG_LEVEL_INFO: doca_dpa_dev_log_level = 50;
+pub const DOCA_DPA_DEV_LOG_LEVEL_DEBUG: doca_dpa_dev_log_level = 60;
+pub type doca_dpa_dev_log_level = ::core::ffi::c_uint;
+pub use self::doca_dpa_dev_log_level as doca_dpa_dev_log_level_t;

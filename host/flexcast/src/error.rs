@@ -87,8 +87,8 @@ pub enum Error {
     },
     /// The card gives this process no execution unit for a thread.
     #[error(
-        "no execution unit takes a thread of this process (tried: {tried}; the last refusal: {refusal}): they are taken, \
-         or of other partitions; end another DPA process of the card, or have a partition made for this function \
+        "no execution unit takes a thread of this process (tried: {tried}; the last refusal: {refusal}): they are \
+         taken, or of other partitions; end another DPA process of the card, or have a partition made for this function \
          (dpaeumgmt partition create)"
     )]
     Units {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::sources::{self, Export, defines, header, unmangled};
+use super::sources::{self, Export, defined_in_c, defines, header, unmangled};
 use super::{Document, Headers, Kind, Row, Status, Table, twice};
 
 /// What does not hold, one line each.
@@ -82,6 +82,9 @@ fn row_findings(row: &Row, sources: &mut Sources<'_>) -> Vec<String> {
     findings
 }
 
+/// The device library of DOCA DPA.
+const DOCA: &str = "device/rt-emu/doca/doca_dpa_dev.c";
+
 /// Compares the rows of a table with the functions of its headers, both ways, and each row with its definition.
 /// Functions that `rest` holds become rows of another table by themselves.
 fn functions(
@@ -96,11 +99,12 @@ fn functions(
         let found = header(&sources::read(sources.root, file)?, &headers.prefix);
         declared.extend(if headers.kind == Kind::Inline { found.inlines } else { found.functions });
     }
-    let device: BTreeSet<String> = ["symbols", "symbols_more"]
+    let mut device: BTreeSet<String> = ["symbols", "symbols_more"]
         .iter()
         .filter_map(|file| sources.text(&format!("device/rt-emu/src/{file}.rs")).map(unmangled))
         .flat_map(BTreeMap::into_keys)
         .collect();
+    device.extend(sources.text(DOCA).map(defined_in_c).unwrap_or_default());
     let mut findings = Vec::new();
     // Functions of other versions of the interface are rows too; they are not declared, so no program compiles with
     // them.
@@ -135,15 +139,20 @@ fn functions(
     Ok(findings)
 }
 
-/// Whether the test of a refused function calls it, in its own file or in the C program of the same name in tests/c.
+/// Whether the test of a refused function calls it, in its own file or in a C program of tests/c that it runs.
 fn calls(row: &Row, sources: &mut Sources<'_>) -> bool {
     let Some((path, _)) = row.by.as_deref().and_then(|by| by.split_once(": ")) else { return false };
     let test = sources.text(path).unwrap_or_default().to_owned();
-    // The C program of the same name, and those whose output the test compares.
+    // The C program of the same name, those whose output the test compares, and host sides of those that it builds.
     let own = path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
-    let programs = test.split("golden(\"").skip(1).filter_map(|call| Some(call.split_once('"')?.0));
-    let programs: Vec<String> =
-        std::iter::once(own).chain(programs).map(|program| format!("tests/c/{program}.c")).collect();
+    let named = |call: &str| -> Vec<String> {
+        test.split(call).skip(1).filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())).collect()
+    };
+    let programs: Vec<String> = std::iter::once(own.to_owned())
+        .chain(named("golden(\""))
+        .chain(named("build(\"").into_iter().map(|name| format!("dpa/{name}_host")))
+        .map(|program| format!("tests/c/{program}.c"))
+        .collect();
     let forms = ["(", ")(", ".expect(\"emulated\"))("].map(|form| format!("{}{form}", row.name));
     let names = |text: &str| forms.iter().any(|form| text.contains(form));
     names(&test) || programs.iter().any(|program| sources.text(program).is_some_and(names))
@@ -164,6 +173,7 @@ mod tests {
                 "#[unsafe(no_mangle)]\nfn lib_open() {}\nunsupported! {\n    fn lib_wait();\n}\n",
             ),
             ("emu/libdoca/src/lib.rs", ""),
+            ("emu/libdoca_dpa/src/lib.rs", ""),
             ("emu/libibverbs/src/lib.rs", "#[unsafe(no_mangle)]\nfn lib_hidden() {}\n"),
             ("tests/refused.rs", "#[test]\nfn refused() { (api.lib_wait)(); }\nfn opened() {}\n"),
         ] {

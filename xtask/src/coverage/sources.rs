@@ -143,7 +143,7 @@ pub(super) struct Export {
 pub(super) fn exported(root: &Path) -> Result<BTreeMap<String, Export>> {
     let script = VersionScript::parse(&read(root, "emu/libflexio/link.map")?);
     let mut found = BTreeMap::new();
-    for library in ["emu/libdoca", "emu/libflexio", "emu/libibverbs"] {
+    for library in ["emu/libdoca", "emu/libdoca_dpa", "emu/libflexio", "emu/libibverbs"] {
         for extension in ["rs", "c"] {
             for path in files(&root.join(library).join("src"), extension)? {
                 let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
@@ -215,7 +215,7 @@ fn quotation(line: &str) -> (Option<&str>, &str) {
 }
 
 /// Functions that a C file defines at the start of a line.
-fn defined_in_c(text: &str) -> BTreeSet<String> {
+pub(super) fn defined_in_c(text: &str) -> BTreeSet<String> {
     let text = without_comments(text);
     let lines: Vec<&str> = text.lines().collect();
     let mut found = BTreeSet::new();

@@ -61,6 +61,7 @@ fn full() -> Machine {
         arm_functions: true,
         command_ps: Some(12),
         heap_mib: Some(14),
+        dpa_units: Some([17, 18]),
         generator: Some(GeneratorTable { frames: 15, ..GeneratorTable::default() }),
         reflector: Some(ReflectorTable { delay_ns: 16 }),
         replay: Some(ReplayTable { capture: "z.pcapng".into() }),

@@ -205,6 +205,23 @@ impl World {
         Ok(())
     }
 
+    /// Triggers an event handler, as one of the firmware does that activates it. A call's time passes until then.
+    pub fn trigger_event_handler(&mut self, card: usize, thread: u32) -> Result<(), MachineError> {
+        let at_ps = self.now_ps + self.rpc_ps();
+        self.card(card)?.thread(thread)?;
+        self.activate(at_ps, card, thread);
+        Ok(())
+    }
+
+    /// Whether an event handler has ended for good. If so, what it stored is there for whatever the host starts next.
+    pub fn event_handler_has_finished(&mut self, card: usize, thread: u32) -> Result<bool, MachineError> {
+        let has_finished = self.card(card)?.thread(thread)?.state == ThreadState::Finished;
+        if has_finished {
+            self.watch_gave(card, thread);
+        }
+        Ok(has_finished)
+    }
+
     /// Removes an event handler, running or not.
     pub fn destroy_thread(&mut self, card: usize, thread: u32) -> Result<(), MachineError> {
         self.card(card)?.thread(thread)?;

@@ -125,7 +125,7 @@ impl Completions {
         cqe: Cqe,
         fx: &mut Effects,
     ) {
-        qp.rq.consumer = qp.rq.consumer.wrapping_add(1);
+        qp.receive_completed();
         let at_ps = (now_ps + self.latency_ps).max(written_ps).max(qp.rq.last_cqe_ps);
         qp.rq.last_cqe_ps = at_ps;
         let solicited = cqe[0x3F] & 2 != 0;

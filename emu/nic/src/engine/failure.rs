@@ -77,6 +77,13 @@ impl Datapath {
             qp.sq.retired = qp.sq.retired.wrapping_add(control.blocks().min(left));
         }
         qp.sq.fetch = qp.sq.retired;
+        if let Some(shared) = &qp.rq.shared {
+            // The other receives are for the others.
+            if shared.has_one {
+                self.error_receive(qp, FLUSHED, cx);
+            }
+            return;
+        }
         if qp.attr.no_rq || qp.refresh_receives(cx.mem).is_err() {
             return;
         }

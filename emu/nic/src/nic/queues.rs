@@ -1,5 +1,7 @@
 //! Commands for completion queues and queue pairs. They take effect at once and take no time.
 
+use std::sync::Arc;
+
 use super::Nic;
 use crate::cq::{Cq, CqAttr, CqProgress};
 use crate::effects::{Effects, Work};
@@ -7,6 +9,7 @@ use crate::error::NicError;
 use crate::progress::NotReady;
 use crate::qp::{QpAttr, QpModify, QpQuery, QpState};
 use crate::queue_pair::QueuePair;
+use crate::queue_pair::receive_queue::Shared;
 
 fn check_log(name: &'static str, value: u8, min: u8, max: u8) -> Result<(), NicError> {
     if (min..=max).contains(&value) { Ok(()) } else { Err(NicError::LogSize { name, value, min, max }) }
@@ -124,6 +127,24 @@ impl Nic {
         }
         self.datapath.state_changes += 1;
         qpn
+    }
+
+    /// Has two queue pairs, made with the same receive ring and doorbell record, take receives from it by turns, and
+    /// further ones with them. So do the users of a shared receive queue, which has a linked list instead of a
+    /// ring.
+    ///
+    /// # Errors
+    /// There is no such queue pair.
+    pub fn share_receives(&mut self, qpn: u32, other: u32) -> Result<(), NicError> {
+        let first = self.qps.get_mut(qpn).ok_or(NicError::UnknownQp { qpn })?;
+        let taken = match &first.rq.shared {
+            Some(shared) => Arc::clone(&shared.taken),
+            None => Arc::default(),
+        };
+        first.rq.shared.get_or_insert_with(|| Shared { taken: Arc::clone(&taken), has_one: false });
+        let other = self.qps.get_mut(other).ok_or(NicError::UnknownQp { qpn: other })?;
+        other.rq.shared = Some(Shared { taken, has_one: false });
+        Ok(())
     }
 
     /// Changes attributes of a queue pair, and its state. On an error nothing has changed.

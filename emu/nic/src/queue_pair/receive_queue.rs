@@ -1,6 +1,8 @@
 //! Receive queue of a queue pair: the message being received, and what an RC responder has to answer and remembers.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU16;
 
 use crate::address::Gid;
 use crate::packet::{Extension, Operation};
@@ -91,8 +93,19 @@ impl Response {
     }
 }
 
+/// Receives that several queue pairs take from one ring.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// How many have been taken by all.
+    pub(crate) taken: Arc<AtomicU16>,
+    /// One is this queue pair's, and has not completed.
+    pub(crate) has_one: bool,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
+    /// Of a queue pair that shares its ring.
+    pub(crate) shared: Option<Shared>,
     /// Receive counter as last read from the doorbell record.
     pub(crate) producer: u16,
     /// Next receive to be consumed.

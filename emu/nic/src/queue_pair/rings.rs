@@ -1,5 +1,7 @@
 //! Rings and doorbell records of a queue pair, in memory.
 
+use std::sync::atomic::Ordering;
+
 use super::QueuePair;
 use crate::effects::FailureCause;
 use crate::memory::{Dma, DmaFault, QueueMemory};
@@ -47,10 +49,40 @@ impl QueuePair {
         if self.attr.no_rq {
             return Ok(0);
         }
-        if self.rq.producer == self.rq.consumer {
+        // Others may have taken what was posted when this queue pair read last.
+        let is_shared = self.follow_others();
+        if is_shared || self.rq.producer == self.rq.consumer {
             self.refresh_receives(mem)?;
         }
         Ok(self.rq.producer.wrapping_sub(self.rq.consumer))
+    }
+
+    /// Of a ring that is shared: its next receive is behind those that others have taken, unless one is this queue
+    /// pair's own.
+    fn follow_others(&mut self) -> bool {
+        let Some(shared) = &self.rq.shared else { return false };
+        if !shared.has_one {
+            self.rq.consumer = shared.taken.load(Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// The next receive is this queue pair's from now on, and nobody else's.
+    fn take_receive(&mut self) {
+        if let Some(shared) = &mut self.rq.shared
+            && !std::mem::replace(&mut shared.has_one, true)
+        {
+            self.rq.consumer = shared.taken.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A receive has completed.
+    pub(crate) fn receive_completed(&mut self) {
+        self.take_receive();
+        match &mut self.rq.shared {
+            Some(shared) => shared.has_one = false,
+            None => self.rq.consumer = self.rq.consumer.wrapping_add(1),
+        }
     }
 
     pub(crate) fn refresh_receives(&mut self, mem: &mut dyn Dma) -> Result<(), FailureCause> {
@@ -70,6 +102,7 @@ impl QueuePair {
 
     /// Parses the next posted receive into `rq.segments`; gives its capacity.
     pub(crate) fn load_receive(&mut self, mem: &mut dyn Dma) -> Result<u64, FailureCause> {
+        self.take_receive();
         // Most receives have few segments; the longest has 1 KiB of them.
         let (mut short, mut long);
         let stride = 1_usize << self.attr.log_rq_stride;
