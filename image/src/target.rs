@@ -5,21 +5,14 @@ use flexcast_isa::Isa;
 use crate::error::OtherCard;
 use crate::{Image, ImageError};
 
-/// Extensions by which an image of a generation is known: those that earlier ones lack. The vendor's custom extensions
-/// among them are in its compiler's output, whether or not an instruction of theirs is.
-const GENERATIONS: [(&str, &[&str]); 2] = [
-    ("ConnectX-8 or later", &["zba", "zihintpause", "xblkop", "xcas", "xflush"]),
-    ("BlueField-3 or ConnectX-7, linked by the vendor's tools", &["xfenceheap", "xnvcc", "xrpfxp"]),
-];
+/// Extensions of ConnectX-8 and later processors that BlueField-3 and ConnectX-7 lack.
+const LATER: [&str; 5] = ["zba", "zihintpause", "xblkop", "xcas", "xflush"];
+/// Custom extensions of all generations, which the vendor's tools name in every image. Their encodings are not
+/// published: whether an image needs one shows where it is executed.
+const CUSTOM: [&str; 3] = ["xfenceheap", "xnvcc", "xrpfxp"];
 
 /// One of which nothing more is known.
 const ANOTHER: &str = "another processor";
-
-/// The generation that an image is for by the extensions that it needs.
-fn generation(missing: &[String]) -> &'static str {
-    let known = GENERATIONS.iter().find(|(_, names)| missing.iter().any(|name| names.contains(&name.as_str())));
-    known.map_or(ANOTHER, |(generation, _)| generation)
-}
 
 impl Image {
     /// Checks that a card's processor executes the extensions that the image's ISA attribute names. An image without
@@ -36,9 +29,13 @@ impl Image {
         let Ok(names) = flexcast_isa::names(arch) else {
             return Err(other(ANOTHER, "a 64-bit base".to_owned()));
         };
-        let mut missing: Vec<String> = names.filter(|name| !isa.runs(name)).map(str::to_lowercase).collect();
-        missing.dedup();
-        if missing.is_empty() { Ok(()) } else { Err(other(generation(&missing), missing.join(", "))) }
+        let missing: Vec<String> = names.filter(|name| !isa.runs(name)).map(str::to_lowercase).collect();
+        let missing: Vec<&str> = missing.iter().map(|name| &**name).filter(|name| !CUSTOM.contains(name)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let is_later = missing.iter().any(|name| LATER.contains(name));
+        Err(other(if is_later { "ConnectX-8 or later" } else { ANOTHER }, missing.join(", ")))
     }
 }
 
@@ -57,9 +54,9 @@ mod tests {
     #[test]
     fn an_image_of_another_card_is_refused_with_both() {
         assert_eq!(refusal("rv64i2p1_m2p0_a2p1_c2p0_zmmul1p0_zbb1p0_zbs1p0_zbp0p93"), None);
+        assert_eq!(refusal("rv64i2p0_m2p0_a2p0_c2p0_xfenceheap1p0_xnvcc1p0_xrpfxp1p0"), None, "BlueField-3's own");
         for (arch, parts) in [
-            ("rv64i2p0_m2p0_a2p0_c2p0_zba1p0_xflush1p0", ["is for ConnectX-8 or later", "zba, xflush"]),
-            ("rv64i2p0_m2p0_a2p0_c2p0_xfenceheap1p0_xnvcc1p0", ["the vendor's tools", "xfenceheap, xnvcc"]),
+            ("rv64i2p0_m2p0_a2p0_c2p0_zba1p0_xflush1p0_xnvcc1p0", ["is for ConnectX-8 or later", "lacks zba, xflush;"]),
             ("rv64i2p1_m2p0_f2p2_d2p2", ["is for another processor", "f, d"]),
             ("rv32imac", ["is for another processor", "a 64-bit base"]),
         ] {

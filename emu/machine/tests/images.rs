@@ -1,7 +1,7 @@
 //! Images of unusual shape: found by the fuzz target `elf`.
 
 use emu_machine::{Config, MachineError, World};
-use flexcast_image::testing::{TestElf, section};
+use flexcast_image::testing::{TestElf, attributes, section};
 
 const RET: u32 = 0x0000_8067;
 
@@ -39,6 +39,17 @@ fn an_image_cannot_take_the_memory_of_the_computer() {
     assert!(matches!(error, MachineError::ImageSize { bytes, .. } if bytes > 1 << 30), "{error}");
     assert!(error.to_string().contains("268435456"), "{error}");
     world().create_process(0, &image(&segments[..2])).unwrap();
+}
+
+/// Found by its ISA attribute, before anything of it is executed.
+#[test]
+fn an_image_of_another_generation_is_refused_with_both_names() {
+    let mut elf = TestElf::image(&[("handler", &[RET]), ("ping", &[RET])]);
+    elf.section_mut(".riscv.attributes").bytes = attributes("rv64i2p0_m2p0_a2p0_c2p0_zba1p0_xcas1p0");
+    let MachineError::Image(error) = world().create_process(0, &elf.bytes()).unwrap_err() else { panic!("the image") };
+    for part in ["is for ConnectX-8 or later", "the emulated card is rv64imac", "lacks zba, xcas;"] {
+        assert!(error.to_string().contains(part), "{part}: {error}");
+    }
 }
 
 /// No range is so long that it wraps round.
