@@ -66,6 +66,9 @@ __dpa_global__ void reflector_task(uint64_t counter)
 }
 
 /* Whether the card has written the entry; what it wrote may be read then. */
+/* Opcode of a failed receive, for which the device headers have no name. */
+enum { CQE_RESPONDER_ERROR = 14 };
+
 static int is_written(struct flexio_dev_cqe64 *ring, uint32_t index)
 {
 	if (flexio_dev_cqe_get_owner(&ring[index % DEPTH]) != (index / DEPTH & 1))
@@ -117,6 +120,9 @@ __dpa_global__ void reflector_event(uint64_t argument)
 	do {
 		found = 0;
 		if (is_written(receives, received)) {
+			/* A queue that has failed, or is being destroyed, gives its receives back. */
+			if (flexio_dev_cqe_get_opcode(&receives[received % DEPTH]) == CQE_RESPONDER_ERROR)
+				flexio_dev_thread_finish();
 			reflect(ctx, &receives[received % DEPTH]);
 			flexio_dev_dbr_cq_set_ci((uint32_t *)state->rq_cq_dbr, ++received);
 			found = 1;
