@@ -65,6 +65,22 @@ fn read_lossy(path: &Path) -> String {
     String::from_utf8_lossy(&std::fs::read(path).expect("the output")).into_owned()
 }
 
+/// The SDK, written once for all programs.
+fn sdk() -> &'static Path {
+    static SDK: OnceLock<PathBuf> = OnceLock::new();
+    SDK.get_or_init(|| {
+        let sdk = scratch("sdk");
+        succeeds(flexcast_command().args(["dpacc", "--emu-libs"]).arg(libraries()).arg("--sdk").arg(&sdk));
+        sdk
+    })
+}
+
+/// The reflector as most tests run it, built once.
+fn reflector() -> Option<&'static Path> {
+    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    BUILT.get_or_init(|| build("reflector", "_shared", "", &[])).as_deref()
+}
+
 /// Builds `tests/c/dpa/NAME_*.c`; `None` without compilers. Sources and temporary files are at places that have to be
 /// quoted.
 fn build(name: &str, variant: &str, device_options: &str, host_options: &[&str]) -> Option<PathBuf> {
@@ -81,8 +97,7 @@ fn build(name: &str, variant: &str, device_options: &str, host_options: &[&str])
         let entry = entry.expect("a source");
         std::fs::copy(entry.path(), sources.join(entry.file_name())).expect("a copy");
     }
-    let sdk = folder.join("sdk");
-    succeeds(flexcast_command().args(["dpacc", "--emu-libs"]).arg(libraries()).arg("--sdk").arg(&sdk));
+    let sdk = sdk();
     let archive = folder.join("device.a");
     let driver = Command::new(sdk.join("bin/dpacc"))
         .arg(sources.join(format!("{name}_device.c")))
@@ -185,12 +200,12 @@ fn frames_of_a_tap_device_reach_the_card_and_come_back() {
     if !may_tap() {
         return;
     }
-    let Some(program) = build("reflector", "_tap", "", &[]) else { return };
+    let Some(program) = reflector() else { return };
     let name = format!("fc{}", std::process::id());
     let mut computer = Command::new("python3");
     computer.args(["-c", THROUGH_TAP, &name, "40"]).stdout(std::process::Stdio::piped());
     let computer = computer.spawn().expect("python3 starts");
-    let (code, text) = run(&program, &format!("[tap]\ninterface = \"{name}\"\n"), &["40"]);
+    let (code, text) = run(program, &format!("[tap]\ninterface = \"{name}\"\n"), &["40"]);
     let returned = computer.wait_with_output().expect("it ends");
     assert!(code == Some(0) && text.contains("the reflector ends well"), "{text}");
     assert_eq!(String::from_utf8_lossy(&returned.stdout).trim(), "40", "{text}");
@@ -259,13 +274,13 @@ fn small_programs_of_each_kind_end_well() {
 /// frames than the receive ring has entries, as many in flight.
 #[test]
 fn the_reflector_needs_no_luck_with_memory() {
-    let Some(program) = build("reflector", "_weak", "", &[]) else { return };
+    let Some(program) = reflector() else { return };
     for seed in 1..5 {
         let machine = format!(
             "detect_races = true\n[memory]\nmodel = \"weak\"\nseed = {seed}\n[generator]\nframes = 100\nin_flight = \
              16\nmacs = [\"02:00:00:00:00:01\", \"02:00:00:00:00:77\"]\n"
         );
-        let (code, text) = run(&program, &machine, &["100"]);
+        let (code, text) = run(program, &machine, &["100"]);
         assert_eq!(code, Some(0), "seed {seed}: {text}");
         assert!(text.contains("100 frames: 0 with a VLAN tag, 0 with a wrong checksum"), "seed {seed}: {text}");
         assert!(!text.contains("has dropped"), "seed {seed}: {text}");
@@ -336,10 +351,10 @@ fn what_doca_does_not_have_and_calls_in_the_wrong_order_are_refused_with_a_reaso
 
 #[test]
 fn dropped_frames_are_reported_at_the_end() {
-    let Some(program) = build("reflector", "_drops", "", &[]) else { return };
+    let Some(program) = reflector() else { return };
     // To another address than the one that steering takes.
     let machine = "[generator]\nframes = 60\ngbit_per_s = 1.0\nmacs = [\"02:00:00:00:00:01\", \"02:00:00:00:00:78\"]\n";
-    let (code, text) = run(&program, machine, &["0"]);
+    let (code, text) = run(program, machine, &["0"]);
     assert_eq!(code, Some(0), "{text}");
     let line = text.lines().find(|line| line.contains("mlx5_0 has dropped frames")).expect("a line");
     assert!(line.contains("for which no steering rule led to a receive queue (steering_drops)"), "{line}");
