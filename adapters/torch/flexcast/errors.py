@@ -119,6 +119,7 @@ OF_CODE: dict[int, type[Error]] = {
     129: ArgumentError,
     130: Busy,
     131: PeerFailed,
+    132: EndpointError,
 }
 
 

@@ -973,6 +973,10 @@ typedef enum {
    * address and what is wrong.
    */
   FLEXCAST_ERROR_CONNECTION = 131,
+  /**
+   * The card gives this process no execution unit for a thread: the text names those that were asked for.
+   */
+  FLEXCAST_ERROR_UNITS = 132,
 } flexcast_status;
 
 /**

@@ -99,12 +99,14 @@ pub enum flexcast_status {
     /// The operation has failed because of a connection between this rank and another one: the text names the rank, its
     /// address and what is wrong.
     FLEXCAST_ERROR_CONNECTION = 131,
+    /// The card gives this process no execution unit for a thread: the text names those that were asked for.
+    FLEXCAST_ERROR_UNITS = 132,
 }
 
 use flexcast_status::*;
 
 /// Every code and what it stands for.
-const TEXTS: [(flexcast_status, &CStr); 43] = [
+const TEXTS: [(flexcast_status, &CStr); 44] = [
     (FLEXCAST_OK, c"all went well"),
     (FLEXCAST_ERROR_NULL, c"a pointer is NULL that must not be"),
     (FLEXCAST_ERROR_HANDLE, c"a handle that was freed, never made, or is one of something else"),
@@ -148,6 +150,7 @@ const TEXTS: [(flexcast_status, &CStr); 43] = [
     (FLEXCAST_ERROR_CONTRIBUTION, c"a number of the contribution cannot be summed up"),
     (FLEXCAST_ERROR_LEASED, c"a service process may still write to the buffer"),
     (FLEXCAST_ERROR_CONNECTION, c"the connection to another rank is at fault"),
+    (FLEXCAST_ERROR_UNITS, c"the card gives no execution unit for a thread"),
 ];
 
 impl flexcast_status {
@@ -157,7 +160,8 @@ impl flexcast_status {
             Error::Flexio(error) => Self::of_card(error),
             Error::Exchange(_) => FLEXCAST_ERROR_EXCHANGE,
             Error::Config { .. } => FLEXCAST_ERROR_CONFIG,
-            Error::Budget { .. } | Error::Units { .. } => FLEXCAST_ERROR_BUDGET,
+            Error::Budget { .. } => FLEXCAST_ERROR_BUDGET,
+            Error::Units { .. } => FLEXCAST_ERROR_UNITS,
             Error::Unsupported { .. } => FLEXCAST_ERROR_UNSUPPORTED,
             Error::BringUp { .. } => FLEXCAST_ERROR_BRING_UP,
             Error::Context { .. } => FLEXCAST_ERROR_CONTEXT,
@@ -237,7 +241,7 @@ mod tests {
     #[test]
     fn codes_keep_their_numbers() {
         let numbers: Vec<i32> = TEXTS.iter().map(|(status, _)| *status as i32).collect();
-        assert_eq!(numbers, (0..=10).chain(100..=131).collect::<Vec<_>>());
+        assert_eq!(numbers, (0..=10).chain(100..=132).collect::<Vec<_>>());
         let source = include_str!("status.rs");
         let body =
             source.split("pub enum flexcast_status {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("it");
