@@ -29,8 +29,15 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| (processors.get() / 2).max(1))
 }
 
+/// The variable by which libtest takes that number.
+const THREADS: &str = "RUST_TEST_THREADS";
+
 /// Programs that take longest, which start first: none of them is to run at the end with nothing beside it.
 const LONG: [&str; 7] = ["outside", "commands", "firmware", "collectives", "udp", "models", "service"];
+
+/// The program that would end last: its tests wait for builds and for other programs, so it runs twice as many of them
+/// at the same time.
+const WAITS: &str = "outside";
 
 /// How a test begins the line by which it reports that it is skipped (`tests/src/harness.rs`).
 const SKIPPED: &str = "SKIPPED ";
@@ -207,6 +214,9 @@ fn output(program: &Program, environment: &[(&str, OsString)]) -> Result<(String
     let mut command = Command::new(&program.path);
     command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
     command.envs(environment.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
+    if program.name == WAITS && std::env::var_os(THREADS).is_none() {
+        command.env(THREADS, (2 * threads()).to_string());
+    }
     let output = command.output().with_context(|| format!("starting `{}`", process::line(&command)))?;
     let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     Ok((text, output.status.success()))
@@ -234,7 +244,7 @@ fn environment(long: bool) -> Result<Vec<(&'static str, OsString)>> {
         // Commands of this program that tests run take the command-line tool as it has been built for the tests.
         (workspace::CLI_PROFILE, TESTS_PROFILE.into())
     });
-    variables.push(("RUST_TEST_THREADS", threads().to_string().into()));
+    variables.push((THREADS, threads().to_string().into()));
     variables.extend(fixed_seed());
     variables.extend(examples.into_iter().collect::<Result<Vec<_>>>()?);
     // What the user has named is taken.
