@@ -105,6 +105,9 @@ fn tracks(trace: &Value) -> BTreeMap<(u64, u64), String> {
 
 /// Everything the timeline shows is what the card and the threads have counted themselves.
 fn check_counts(trace: &Value, state: &Value) {
+    let diagnoses = events(trace).iter().filter(|event| event["cat"] == "diagnosis");
+    let texts: Vec<&Value> = diagnoses.map(|event| &event["args"]["text"]).collect();
+    assert!(texts.is_empty(), "our own firmware and library make no mistakes: {texts:?}");
     let names = tracks(trace);
     for (index, card) in state["cards"].as_array().expect("cards").iter().enumerate() {
         let own = |event: &Value, name: &str| {

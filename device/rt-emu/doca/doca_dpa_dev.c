@@ -186,12 +186,14 @@ void doca_dpa_dev_sync_event_wait_gt(doca_dpa_dev_sync_event_t dpa_dev_se_handle
 	}
 }
 
-int doca_dpa_dev_get_completion(doca_dpa_dev_completion_t dpa_comp_handle, doca_dpa_dev_completion_element_t *comp_element)
+int doca_dpa_dev_get_completion(doca_dpa_dev_completion_t dpa_comp_handle,
+				doca_dpa_dev_completion_element_t *comp_element)
 {
 	struct completion *queue = (struct completion *)dpa_comp_handle;
 	struct flexio_dev_cqe64 *entry = &queue->ring[queue->given & ((1u << queue->log_depth) - 1)];
 
-	if (flexio_dev_cqe_get_opcode(entry) == 0xF || flexio_dev_cqe_get_owner(entry) != (queue->given >> queue->log_depth & 1))
+	if (flexio_dev_cqe_get_opcode(entry) == 0xF ||
+	    flexio_dev_cqe_get_owner(entry) != (queue->given >> queue->log_depth & 1))
 		return 0;
 	/* What the card wrote before the owner's bit. */
 	__dpa_thread_fence(__DPA_MEMORY, __DPA_R, __DPA_R);
@@ -255,7 +257,8 @@ doca_dpa_dev_uintptr_t doca_dpa_dev_mmap_get_external_ptr(doca_dpa_dev_mmap_t mm
 	return seen;
 }
 
-void doca_dpa_dev_rdma_post_receive(doca_dpa_dev_rdma_t rdma, doca_dpa_dev_mmap_t mmap_handle, uint64_t addr, size_t length)
+void doca_dpa_dev_rdma_post_receive(doca_dpa_dev_rdma_t rdma, doca_dpa_dev_mmap_t mmap_handle, uint64_t addr,
+				    size_t length)
 {
 	struct rdma *context = (struct rdma *)rdma;
 	struct flexio_dev_wqe_rcv_data_seg *entry = &context->ring[context->posted & ((1u << context->log_depth) - 1)];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels of DOCA DPA, the DPA's side (DOCA 2.10 and 3.x), written for Flexcast from the public API. The functions are in a
- * library over those of FlexIO, which `flexcast dpacc` compiles with a program that includes this header.
+ * Kernels of DOCA DPA, the DPA's side (DOCA 2.10 and 3.x), written for Flexcast from the public API. The functions
+ * are in a library over those of FlexIO, which `flexcast dpacc` compiles with a program that includes this header.
  */
 #ifndef DOCA_DPA_DEV_H_
 #define DOCA_DPA_DEV_H_
@@ -45,7 +45,10 @@ typedef enum {
 	DOCA_DPA_DEV_COMP_RECV_ERR = 0xE,
 } doca_dpa_dev_completion_type_t;
 
-/* Every entry is handed to the card at once, whether FLUSH is there or not. OPTIMIZE_REPORTS: a completion of errors only. */
+/*
+ * Every entry is handed to the card at once, whether FLUSH is there or not. OPTIMIZE_REPORTS: a completion of errors
+ * only.
+ */
 enum doca_dpa_dev_submit_flag {
 	DOCA_DPA_DEV_SUBMIT_FLAG_NONE = 0,
 	DOCA_DPA_DEV_SUBMIT_FLAG_FLUSH = 1,

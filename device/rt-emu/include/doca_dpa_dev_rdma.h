@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RDMA in kernels of DOCA DPA, written for Flexcast from the public API. Connections are numbered from 0 on, in the order of the
- * host's doca_rdma_export; `flags` is of enum doca_dpa_dev_submit_flag. What a call cannot do it reports as an error message,
- * and ends the process.
+ * RDMA in kernels of DOCA DPA, written for Flexcast from the public API. Connections are numbered from 0 on, in the
+ * order of the host's doca_rdma_export; `flags` is of enum doca_dpa_dev_submit_flag. What a call cannot do it reports
+ * as an error message, and ends the process.
  */
 #ifndef DOCA_DPA_DEV_RDMA_H_
 #define DOCA_DPA_DEV_RDMA_H_

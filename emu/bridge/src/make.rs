@@ -50,8 +50,8 @@ pub fn make(machine: &Machine) -> Result<Shared, BridgeError> {
     Ok(Shared { world, driver: Some(Box::new(bridge)) })
 }
 
-/// Checks a description as [`make`] would, of which nothing stays: no socket is made and no file is written. Of a job,
-/// whose processes are placed by their launcher, the first of two is checked.
+/// Checks a description as [`make`] would, of which nothing stays: no socket and no tap device is made, and no file is
+/// written. Of a job, whose processes are placed by their launcher, the first of two is checked.
 ///
 /// # Errors
 /// As [`make`], but for addresses and files that cannot be used.
@@ -59,8 +59,9 @@ pub fn check(machine: &Machine) -> Result<(), BridgeError> {
     if machine.only_attaches() {
         return Ok(());
     }
-    let machine = machine.placed(0, 2)?;
+    let mut machine = machine.placed(0, 2)?;
     let mut world = World::new(machine.config()?)?;
+    machine.tap = None;
     join(&machine, &mut world).map(drop)
 }
 
@@ -184,7 +185,9 @@ mod tests {
             assert!(error.contains(named), "{text:?}: {error}");
             // Before the program starts as well, unless the system has to be asked.
             let checked = check(&Machine::parse(text).unwrap());
-            let asked = ["cannot listen", "/no/such/folder", "bridge.listen"].iter().any(|what| named.contains(what));
+            let asked = ["cannot listen", "/no/such/folder", "bridge.listen", "the tap lo"]
+                .iter()
+                .any(|what| named.contains(what));
             assert_eq!(checked.map_err(|error| error.to_string()).err(), (!asked).then_some(error), "{text:?}");
         }
     }

@@ -39,12 +39,7 @@ impl From<NicError> for Failure {
 impl From<MachineError> for Failure {
     fn from(error: MachineError) -> Self {
         // The cause of a refused image or call is what the user needs to see.
-        let mut reason = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            reason = format!("{reason}: {cause}");
-            source = cause.source();
-        }
+        let reason = error.with_causes();
         let code = match error {
             MachineError::Crashed(_) | MachineError::ProcessStopped { .. } => DOCA_ERROR_BAD_STATE,
             MachineError::BadDeviceRange { .. } | MachineError::NotAllocated { .. } => DOCA_ERROR_INVALID_VALUE,

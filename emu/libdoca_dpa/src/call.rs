@@ -143,10 +143,7 @@ fn execute(process: &Process, arguments: &[u8], function: u64, unpack: u64) -> R
     let (card, id) = (process.card, process.id);
     let is_driven = emu_libibverbs::is_bridged();
     world(|world| {
-        let argbuf = world.heap_alloc(card, id, arguments.len() as u64)?;
-        world.write_memory(card, id, argbuf, arguments)?;
-        let result = world.process_call(card, id, function, unpack, argbuf);
-        world.heap_free(card, id, argbuf)?;
+        let result = emu_libflexio::call::run(world, (card, id), arguments, function, unpack);
         // A machine that follows the wall clock goes on by itself.
         if !is_driven {
             world.run_until(RETURN_PS, |_| false);

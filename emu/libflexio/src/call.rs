@@ -4,6 +4,7 @@ use core::ffi::c_void;
 use std::sync::Arc;
 
 use emu_libibverbs::handle;
+use emu_machine::{MachineError, World};
 use flexio_sys::*;
 
 use crate::process::{Process, world};
@@ -99,12 +100,23 @@ pub(crate) unsafe extern "C" fn flexcast_emu_call_finish(
 }
 
 fn execute(process: &Arc<Process>, arguments: &[u8], function: u64, unpack: u64) -> Result<u64> {
-    let (card, id) = (process.card, process.id);
-    world(|world| {
-        let argbuf = world.heap_alloc(card, id, arguments.len() as u64)?;
-        world.write_memory(card, id, argbuf, arguments)?;
-        let result = world.process_call(card, id, function, unpack, argbuf);
-        world.heap_free(card, id, argbuf)?;
-        result
-    })
+    world(|world| run(world, (process.card, process.id), arguments, function, unpack))
+}
+
+/// Runs a function of a process of a card, with arguments for its unpack function, and gives its result.
+///
+/// # Errors
+/// The heap is full, or the call fails.
+pub fn run(
+    world: &mut World,
+    (card, process): (usize, u32),
+    arguments: &[u8],
+    function: u64,
+    unpack: u64,
+) -> core::result::Result<u64, MachineError> {
+    let argbuf = world.heap_alloc(card, process, arguments.len() as u64)?;
+    world.write_memory(card, process, argbuf, arguments)?;
+    let result = world.process_call(card, process, function, unpack, argbuf);
+    world.heap_free(card, process, argbuf)?;
+    result
 }

@@ -50,12 +50,7 @@ impl From<Errno> for Failure {
 impl From<MachineError> for Failure {
     fn from(error: MachineError) -> Self {
         // The cause of a refused image or call is what the user needs to see.
-        let mut reason = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            reason = format!("{reason}: {cause}");
-            source = cause.source();
-        }
+        let reason = error.with_causes();
         let status = match error {
             MachineError::Crashed(_) | MachineError::ProcessStopped { .. } => FLEXIO_STATUS_FATAL_ERR,
             _ => FLEXIO_STATUS_FAILED,

@@ -10,6 +10,20 @@ use flexio_sys::*;
 const OK: flexio_status = FLEXIO_STATUS_SUCCESS;
 const FAILED: flexio_status = FLEXIO_STATUS_FAILED;
 
+/// A queue pair of eight blocks and eight receives, whose rings are in one piece of memory.
+fn rc_attr(cqn: u32, ring: u64, dbr: u64) -> flexio_qp_attr {
+    flexio_qp_attr {
+        transport_type: FLEXIO_QPC_ST_RC,
+        log_sq_depth: 3,
+        log_rq_depth: 3,
+        sq_cqn: cqn,
+        rq_cqn: cqn,
+        qp_wq_buff_qmem: device_memory(ring),
+        qp_wq_dbr_qmem: device_memory(dbr),
+        ..Default::default()
+    }
+}
+
 #[test]
 fn an_application_answers_for_its_elf_and_its_functions() {
     let elf = plain_image();
@@ -107,16 +121,7 @@ fn a_whole_life_from_application_to_device() {
 
         let (ring, dbr) = host.queue(process, (16 + 64) << 3);
         let number = (api.flexio_cq_get_cq_num)(cq);
-        let mut qp_attr = flexio_qp_attr {
-            transport_type: FLEXIO_QPC_ST_RC,
-            log_sq_depth: 3,
-            log_rq_depth: 3,
-            sq_cqn: number,
-            rq_cqn: number,
-            qp_wq_buff_qmem: device_memory(ring),
-            qp_wq_dbr_qmem: device_memory(dbr),
-            ..Default::default()
-        };
+        let mut qp_attr = rc_attr(number, ring, dbr);
         let mut qp = null_mut();
         assert_eq!((api.flexio_qp_create)(process, null_mut(), &mut qp_attr, &mut qp), OK);
         assert_ne!((api.flexio_qp_get_qp_num)(qp), u32::MAX);
@@ -326,16 +331,7 @@ fn a_key_that_a_posted_receive_names_is_reported_when_it_is_destroyed() {
     let (ring, dbr) = host.queue(process, (16 + 64) << 3);
     let (buffer, _) = host.queue(process, 4096);
     let pd = unsafe { (api.flexio_process_get_pd.expect("emulated"))(process) };
-    let mut attr = flexio_qp_attr {
-        transport_type: FLEXIO_QPC_ST_RC,
-        log_sq_depth: 3,
-        log_rq_depth: 3,
-        sq_cqn: number,
-        rq_cqn: number,
-        qp_wq_buff_qmem: device_memory(ring),
-        qp_wq_dbr_qmem: device_memory(dbr),
-        ..Default::default()
-    };
+    let mut attr = rc_attr(number, ring, dbr);
     let (mut qp, mut keys) = (null_mut(), [null_mut(); 2]);
     unsafe {
         assert_eq!((api.flexio_qp_create)(process, host.context, &mut attr, &mut qp), OK);

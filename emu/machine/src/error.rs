@@ -238,3 +238,12 @@ pub enum MachineError {
     #[error("process {0}, or the execution unit for calls, is already executing a call")]
     CallInProgress(u32),
 }
+
+impl MachineError {
+    /// The sentence with those of its causes, which say why an image or a call was refused.
+    #[must_use]
+    pub fn with_causes(&self) -> String {
+        let causes = std::iter::successors(std::error::Error::source(self), |cause| cause.source());
+        std::iter::once(self.to_string()).chain(causes.map(ToString::to_string)).collect::<Vec<_>>().join(": ")
+    }
+}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Command lines of programs (DOCA 2.x and 3.x), written for Flexcast from the public API. `-NAME VALUE`, `--NAME VALUE` and
- * `--NAME=VALUE` are read; every program has --help, --version, --log-level and --sdk-log-level.
+ * Command lines of programs (DOCA 2.x and 3.x), written for Flexcast from the public API. `-NAME VALUE`, `--NAME
+ * VALUE` and `--NAME=VALUE` are read; every program has --help, --version, --log-level and --sdk-log-level.
  */
 #ifndef DOCA_ARGP_H_
 #define DOCA_ARGP_H_
@@ -23,7 +23,10 @@ typedef doca_error_t (*doca_argp_cmd_cb_t)(void *);
 typedef doca_error_t (*doca_argp_dpdk_cb_t)(int argc, char **argv);
 typedef doca_error_t (*doca_argp_validation_cb_t)(void *);
 
-/* What the value is, and a callback's first argument: char *, int *, bool *; DEVICE and DEVICE_REP are refused; double *. */
+/*
+ * What the value is, and a callback's first argument: char *, int *, bool *; DEVICE and DEVICE_REP are refused;
+ * double *.
+ */
 enum doca_argp_type {
 	DOCA_ARGP_TYPE_UNKNOWN = 0,
 	DOCA_ARGP_TYPE_STRING = 1,

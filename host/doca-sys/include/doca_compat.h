@@ -4,7 +4,9 @@
 #define DOCA_COMPAT_H_
 
 #define DOCA_STABLE
-/* Most of the interface may change, says the vendor: a program that defines no DOCA_ALLOW_EXPERIMENTAL_API is warned. */
+/*
+ * Most of the interface may change, says the vendor: a program that defines no DOCA_ALLOW_EXPERIMENTAL_API is warned.
+ */
 #if defined(DOCA_ALLOW_EXPERIMENTAL_API) || defined(DOCA_DPA_DEVICE)
 #define DOCA_EXPERIMENTAL
 #else

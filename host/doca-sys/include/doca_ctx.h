@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contexts of DOCA's libraries (DOCA 2.10 and 3.x), written for Flexcast from the public API: those whose datapath is on the DPA. */
+/*
+ * Contexts of DOCA's libraries (DOCA 2.10 and 3.x), written for Flexcast from the public API: those whose datapath is
+ * on the DPA.
+ */
 #ifndef DOCA_CTX_H_
 #define DOCA_CTX_H_
 

@@ -31,7 +31,8 @@ doca_error_t doca_devinfo_get_iface_name(const struct doca_devinfo *devinfo, cha
 doca_error_t doca_devinfo_get_ibdev_name(const struct doca_devinfo *devinfo, char *ibdev_name, uint32_t size);
 doca_error_t doca_devinfo_get_pci_func_type(const struct doca_devinfo *devinfo, enum doca_pci_func_type *pci_func_type);
 /* Whether network representors can be listed: 0, as emulated cards have none. */
-doca_error_t doca_devinfo_rep_cap_is_filter_net_supported(const struct doca_devinfo *devinfo, uint8_t *filter_net_supported);
+doca_error_t doca_devinfo_rep_cap_is_filter_net_supported(const struct doca_devinfo *devinfo,
+							  uint8_t *filter_net_supported);
 doca_error_t doca_dev_open(struct doca_devinfo *devinfo, struct doca_dev **dev);
 doca_error_t doca_dev_close(struct doca_dev *dev);
 struct doca_devinfo *doca_dev_as_devinfo(const struct doca_dev *dev);

@@ -78,8 +78,8 @@ DOCA_EXPERIMENTAL doca_error_t doca_dpa_d2h_memcpy(struct doca_dpa *dpa, void *d
 /* Calls a kernel marked __dpa_rpc__, and waits for what it returns. */
 DOCA_EXPERIMENTAL doca_error_t doca_dpa_rpc(struct doca_dpa *dpa, doca_dpa_func_t *func, uint64_t *retval, ...);
 /*
- * Has `num_threads` threads run a kernel once `wait_event`, if there is one, is greater than `wait_threshold`; the last of
- * them sets `comp_event`, if there is one, or adds to it. A wait ends in calls of this interface alone.
+ * Has `num_threads` threads run a kernel once `wait_event`, if there is one, is greater than `wait_threshold`; the
+ * last of them sets `comp_event`, if there is one, or adds to it. A wait ends in calls of this interface alone.
  */
 DOCA_EXPERIMENTAL doca_error_t doca_dpa_kernel_launch_update_set(struct doca_dpa *dpa,
 								 struct doca_sync_event *wait_event,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Log messages of programs (DOCA 2.x and 3.x), written for Flexcast from the public API. A backend gets the messages of the
- * levels between its limits; the larger the level, the more there is to read.
+ * Log messages of programs (DOCA 2.x and 3.x), written for Flexcast from the public API. A backend gets the messages
+ * of the levels between its limits; the larger the level, the more there is to read.
  */
 #ifndef DOCA_LOG_H_
 #define DOCA_LOG_H_

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that devices reach (DOCA 2.10 and 3.x), written for Flexcast from the public API: a range, and a key of it per device. */
+/*
+ * Memory that devices reach (DOCA 2.10 and 3.x), written for Flexcast from the public API: a range, and a key of it
+ * per device.
+ */
 #ifndef DOCA_MMAP_H_
 #define DOCA_MMAP_H_
 

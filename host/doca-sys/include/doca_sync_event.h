@@ -49,8 +49,8 @@ DOCA_EXPERIMENTAL doca_error_t doca_sync_event_update_set(struct doca_sync_event
 DOCA_EXPERIMENTAL doca_error_t doca_sync_event_update_add(struct doca_sync_event *event, uint64_t value,
 							  uint64_t *fetched);
 /*
- * Until the number, with the mask, is greater. DOCA_ERROR_TIME_OUT after two minutes in which the number has not changed and
- * the card has had nothing to do.
+ * Until the number, with the mask, is greater. DOCA_ERROR_TIME_OUT after two minutes in which the number has not
+ * changed and the card has had nothing to do.
  */
 DOCA_EXPERIMENTAL doca_error_t doca_sync_event_wait_gt(struct doca_sync_event *event, uint64_t value, uint64_t mask);
 DOCA_EXPERIMENTAL doca_error_t doca_sync_event_wait_gt_yield(struct doca_sync_event *event, uint64_t value,

@@ -27,8 +27,8 @@ struct host {
 	struct flexio_process *process;
 };
 
-/* The first device, and a process of the application on it. */
-static inline struct host start(struct flexio_app *app)
+/* The first device, without a process. */
+static inline struct host open_first(void)
 {
 	struct ibv_device **devices = ibv_get_device_list(NULL);
 	struct host host;
@@ -39,8 +39,16 @@ static inline struct host start(struct flexio_app *app)
 	EXPECT(host.context);
 	host.pd = ibv_alloc_pd(host.context);
 	EXPECT(host.pd);
-	OK(flexio_process_create(host.context, app, NULL, &host.process));
 	ibv_free_device_list(devices);
+	return host;
+}
+
+/* The first device, and a process of the application on it. */
+static inline struct host start(struct flexio_app *app)
+{
+	struct host host = open_first();
+
+	OK(flexio_process_create(host.context, app, NULL, &host.process));
 	return host;
 }
 
@@ -69,8 +77,8 @@ static inline uint64_t device_zeros(struct host *host, size_t size)
 }
 
 /* A completion queue of 2 to the power of `log_depth` entries; its ring and doorbell record. `thread` may be null. */
-static inline struct flexio_cq *device_cq(struct host *host, struct flexio_thread *thread, int log_depth, uint64_t *ring,
-					  uint64_t *dbr)
+static inline struct flexio_cq *device_cq(struct host *host, struct flexio_thread *thread, int log_depth,
+					  uint64_t *ring, uint64_t *dbr)
 {
 	size_t bytes = (size_t)64 << log_depth;
 	uint8_t *entries = (uint8_t *)calloc(1, bytes);

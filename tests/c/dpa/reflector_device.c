@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sends each frame back to where it came from. By both generations of the interface: with the thread context as the first
- * argument of doorbells, and without.
+ * Sends each frame back to where it came from. By both generations of the interface: with the thread context as the
+ * first argument of doorbells, and without.
  *
  * A frame is sent from the buffer that it was received in. So its receive is posted again once the send is complete,
  * and each send asks for a completion. Sends complete in the order of the receives, whose entries stay as they are.

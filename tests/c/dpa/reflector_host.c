@@ -3,36 +3,20 @@
  * Host side of the reflector: queues, steering by destination address, and what is refused. Prints what the device has
  * counted once as many frames as asked for have gone back. By the interface of two releases: 2.7 and 26.4.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <infiniband/mlx5dv.h>
-#include <infiniband/verbs.h>
 #ifdef RELEASE_26_4
 #include <libflexio/flexio_ver.h>
 #define FLEXIO_VER_USED FLEXIO_VER(26, 4, 0)
 #endif
-#include <libflexio/flexio.h>
-
+#include "host.h"
 #include "reflector.h"
 
 extern struct flexio_app *reflector;
 extern flexio_func_t reflector_init, reflector_add, reflector_task, reflector_event, reflector_reflected,
 	reflector_noticed;
 
-#define EXPECT(condition)                                                        \
-	do {                                                                     \
-		if (!(condition)) {                                              \
-			fprintf(stderr, "line %d: %s\n", __LINE__, #condition);  \
-			exit(EXIT_FAILURE);                                      \
-		}                                                                \
-	} while (0)
-#define OK(call) EXPECT((call) == FLEXIO_STATUS_SUCCESS)
 #define LOG_BLOCK 6
 
-static struct flexio_process *process;
+static struct host host;
 
 /* The application and a stream of messages, as programs of a release ask for them. */
 static struct flexio_app *application(struct ibv_context *context)
@@ -75,45 +59,8 @@ static struct flexio_msg_stream *messages(void)
 
 	attr.data_bsize = 4 << FLEXIO_MSG_DEV_LOG_DATA_CHUNK_BSIZE;
 	attr.level = FLEXIO_MSG_DEV_INFO;
-	OK(flexio_msg_stream_create(process, &attr, stdout, NULL, &stream));
+	OK(flexio_msg_stream_create(host.process, &attr, stdout, NULL, &stream));
 	return stream;
-}
-
-static uint64_t device_copy(void *bytes, size_t size)
-{
-	flexio_uintptr_t daddr;
-
-	OK(flexio_copy_from_host(process, bytes, size, &daddr));
-	return daddr;
-}
-
-static uint64_t device_zeros(size_t size)
-{
-	flexio_uintptr_t daddr;
-
-	OK(flexio_buf_dev_alloc(process, size, &daddr));
-	OK(flexio_buf_dev_memset(process, 0, size, daddr));
-	return daddr;
-}
-
-static struct flexio_cq *cq(struct flexio_thread *thread, uint64_t *ring, uint64_t *dbr)
-{
-	struct flexio_cq_attr attr = { 0 };
-	uint8_t entries[DEPTH][64] = { 0 };
-	struct flexio_cq *cq;
-
-	for (int i = 0; i < DEPTH; i++)
-		entries[i][63] = 1;
-	*ring = device_copy(entries, sizeof entries);
-	*dbr = device_zeros(8);
-	attr.log_cq_depth = LOG_DEPTH;
-	attr.element_type = thread ? FLEXIO_CQ_ELEMENT_TYPE_DPA_THREAD : FLEXIO_CQ_ELEMENT_TYPE_NON_DPA_CQ;
-	attr.thread = thread;
-	attr.uar_id = flexio_uar_get_id(flexio_process_get_uar(process));
-	attr.cq_ring_qmem.daddr = *ring;
-	attr.cq_dbr_daddr = *dbr;
-	OK(flexio_cq_create(process, NULL, &attr, &cq));
-	return cq;
 }
 
 /* Destination address: bytes 8 to 13 of the match. */
@@ -140,7 +87,6 @@ int main(int argc, char **argv)
 	struct flexio_wq_attr wq = { 0 };
 	struct flexio_event_handler *handler;
 	struct flexio_cmdq_attr cmdq_attr = { .workers = 3, .batch_size = 1, .state = FLEXIO_CMDQ_STATE_PENDING };
-	struct flexio_mkey_attr mkey_attr = { 0 };
 	struct flexio_mkey *mkey;
 	struct flexio_cq *rq_cq, *sq_cq;
 	struct flexio_cmdq *cmdq;
@@ -148,20 +94,17 @@ int main(int argc, char **argv)
 	struct flexio_rq *rq;
 	struct flexio_sq *sq;
 	struct reflector state = { 0 };
-	struct ibv_device **devices = ibv_get_device_list(NULL);
-	struct ibv_context *context = ibv_open_device(devices[0]);
-	struct ibv_pd *pd = ibv_alloc_pd(context);
 	uint64_t answer, daddr, counter;
 
-	EXPECT(context && pd);
-	OK(flexio_process_create(context, application(context), NULL, &process));
+	host = open_first();
+	OK(flexio_process_create(host.context, application(host.context), NULL, &host.process));
 	stream = messages();
-	OK(flexio_process_call(process, &reflector_add, &answer, 300, -5, (void *)16, 1UL << 40));
+	OK(flexio_process_call(host.process, &reflector_add, &answer, 300, -5, (void *)16, 1UL << 40));
 	EXPECT(answer == (300 & 0xFF) - 5 + 16 + (1UL << 40));
 
 	/* Ten tasks, three workers. */
-	counter = device_zeros(8);
-	OK(flexio_cmdq_create(process, &cmdq_attr, &cmdq));
+	counter = device_zeros(&host, 8);
+	OK(flexio_cmdq_create(host.process, &cmdq_attr, &cmdq));
 	for (int i = 0; i < 10; i++)
 		OK(flexio_cmdq_task_add(cmdq, &reflector_task, counter));
 	EXPECT(!flexio_cmdq_is_empty(cmdq));
@@ -173,41 +116,37 @@ int main(int argc, char **argv)
 
 	handler_attr.host_stub_func = &reflector_event;
 	handler_attr.affinity.type = FLEXIO_AFFINITY_STRICT; /* Unit 0. */
-	OK(flexio_event_handler_create(process, &handler_attr, &handler));
-	rq_cq = cq(flexio_event_handler_get_thread(handler), &state.rq_cq_ring, &state.rq_cq_dbr);
+	OK(flexio_event_handler_create(host.process, &handler_attr, &handler));
+	rq_cq = device_cq(&host, flexio_event_handler_get_thread(handler), LOG_DEPTH, &state.rq_cq_ring, &state.rq_cq_dbr);
 	/* Completions of sends start the same handler. */
-	sq_cq = cq(flexio_event_handler_get_thread(handler), &state.sq_cq_ring, &state.sq_cq_dbr);
+	sq_cq = device_cq(&host, flexio_event_handler_get_thread(handler), LOG_DEPTH, &state.sq_cq_ring, &state.sq_cq_dbr);
 	state.rq_cqn = flexio_cq_get_cq_num(rq_cq);
 	state.sq_cqn = flexio_cq_get_cq_num(sq_cq);
-	state.buffers = device_zeros(DEPTH * FRAME_BYTES);
-	state.rq_ring = device_zeros(DEPTH * 16);
-	state.rq_dbr = device_zeros(8);
-	state.sq_ring = device_zeros((size_t)DEPTH << LOG_BLOCK);
-	mkey_attr.pd = pd;
-	mkey_attr.daddr = state.buffers;
-	mkey_attr.len = DEPTH * FRAME_BYTES;
-	mkey_attr.access = IBV_ACCESS_LOCAL_WRITE;
-	OK(flexio_device_mkey_create(process, &mkey_attr, &mkey));
+	state.buffers = device_zeros(&host, DEPTH * FRAME_BYTES);
+	state.rq_ring = device_zeros(&host, DEPTH * 16);
+	state.rq_dbr = device_zeros(&host, 8);
+	state.sq_ring = device_zeros(&host, (size_t)DEPTH << LOG_BLOCK);
+	mkey = device_mkey(&host, state.buffers, DEPTH * FRAME_BYTES);
 	state.lkey = flexio_mkey_get_id(mkey);
 
 	wq.log_wq_depth = LOG_DEPTH;
-	wq.uar_id = flexio_uar_get_id(flexio_process_get_uar(process));
-	wq.pd = pd;
+	wq.uar_id = flexio_uar_get_id(flexio_process_get_uar(host.process));
+	wq.pd = host.pd;
 	wq.wq_ring_qmem.daddr = state.rq_ring;
 	wq.wq_dbr_qmem.daddr = state.rq_dbr;
 	wq.log_wq_stride = 3;
-	EXPECT(flexio_rq_create(process, NULL, state.rq_cqn, &wq, &rq) != FLEXIO_STATUS_SUCCESS);
+	EXPECT(flexio_rq_create(host.process, NULL, state.rq_cqn, &wq, &rq) != FLEXIO_STATUS_SUCCESS);
 	wq.log_wq_stride = 0;
-	OK(flexio_rq_create(process, NULL, state.rq_cqn, &wq, &rq));
+	OK(flexio_rq_create(host.process, NULL, state.rq_cqn, &wq, &rq));
 	wq.wq_ring_qmem.daddr = state.sq_ring;
-	OK(flexio_sq_create(process, NULL, flexio_cq_get_cq_num(sq_cq), &wq, &sq));
+	OK(flexio_sq_create(host.process, NULL, flexio_cq_get_cq_num(sq_cq), &wq, &sq));
 	state.sqn = flexio_sq_get_wq_num(sq);
-	daddr = device_copy(&state, sizeof state);
-	OK(flexio_process_call(process, &reflector_init, &answer, daddr));
+	daddr = device_copy(&host, &state, sizeof state);
+	OK(flexio_process_call(host.process, &reflector_init, &answer, daddr));
 	OK(flexio_event_handler_run(handler, 0));
 
 	/* What is sent: one table leads to another, and that to the wire. */
-	fdb = mlx5dv_dr_domain_create(context, MLX5DV_DR_DOMAIN_TYPE_FDB);
+	fdb = mlx5dv_dr_domain_create(host.context, MLX5DV_DR_DOMAIN_TYPE_FDB);
 	root = mlx5dv_dr_table_create(fdb, 0);
 	next = mlx5dv_dr_table_create(fdb, 1);
 	sends = mlx5dv_dr_matcher_create(root, 0, 0, NULL);
@@ -222,7 +161,7 @@ int main(int argc, char **argv)
 	EXPECT(mlx5dv_dr_matcher_set_layout(sends, &layout) == 0 && mlx5dv_dr_domain_sync(fdb, 1) == 0);
 
 	/* What is received: frames to our address, and no others. */
-	receive = mlx5dv_dr_domain_create(context, MLX5DV_DR_DOMAIN_TYPE_NIC_RX);
+	receive = mlx5dv_dr_domain_create(host.context, MLX5DV_DR_DOMAIN_TYPE_NIC_RX);
 	table = mlx5dv_dr_table_create(receive, 0);
 	matcher = mlx5dv_dr_matcher_create(table, 0, 1, match(ones));
 	to_queue = mlx5dv_dr_action_create_dest_devx_tir(flexio_rq_get_tir(rq));
@@ -237,13 +176,13 @@ int main(int argc, char **argv)
 	EXPECT(flexio_rq_destroy(rq) != FLEXIO_STATUS_SUCCESS);
 
 	for (int i = 0; i < 30000; i++) {
-		OK(flexio_process_call(process, &reflector_reflected, &answer));
+		OK(flexio_process_call(host.process, &reflector_reflected, &answer));
 		if (answer >= wanted)
 			break;
 		usleep(1000);
 	}
 	EXPECT(answer == wanted);
-	OK(flexio_process_call(process, &reflector_noticed, &answer));
+	OK(flexio_process_call(host.process, &reflector_noticed, &answer));
 	printf("%u frames: %u with a VLAN tag, %u with a wrong checksum\n", wanted, (uint32_t)answer,
 	       (uint32_t)(answer >> 32));
 	EXPECT(mlx5dv_dr_rule_destroy(rule) == 0 && mlx5dv_dr_action_destroy(to_queue) == 0);

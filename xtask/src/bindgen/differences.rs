@@ -56,7 +56,7 @@ pub(super) fn between(ours: &str, theirs: &str) -> Result<Differences> {
     let new = |theirs: Vec<&String>, kind: &str| {
         (!theirs.is_empty()).then(|| {
             let names: Vec<&str> = theirs.into_iter().map(String::as_str).collect();
-            format!("{} {kind} are in the SDK alone: {}", names.len(), names.join(", "))
+            format!("{kind} that the SDK alone has: {}", names.join(", "))
         })
     };
     let structures = theirs.structures.keys().filter(|name| !ours.structures.contains_key(*name)).collect();
@@ -135,8 +135,8 @@ mod tests {
                 "flexio_u: the SDK has no such structure",
                 "flexio_x: member 2 is `between: u64` in the SDK, `second: *mut flexio_app` here",
                 "FLEXIO_A: 2 in the SDK, 1 here",
-                "1 structures are in the SDK alone: flexio_y",
-                "1 constants are in the SDK alone: FLEXIO_B",
+                "structures that the SDK alone has: flexio_y",
+                "constants that the SDK alone has: FLEXIO_B",
             ]
         );
         assert!(found.verdict().starts_with("3 of these differences"));

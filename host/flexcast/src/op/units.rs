@@ -1,8 +1,7 @@
 //! Assignment of execution units (hardware threads) of the DPA to workers.
 //!
-//! Which units a process may have is the card's affair: an administrator makes partitions of them, and other processes
-//! have theirs. No call reports them, so units are tried in an order, and one that the card refuses is replaced by the
-//! next.
+//! An administrator divides the units into partitions, and other processes have units as well. No call reports which
+//! ones a process may have. So units are asked for in an order, and the next one replaces one that the card refuses.
 
 use crate::error::{Error, Result};
 

@@ -350,7 +350,9 @@ struct flexio_cmdq_attr {
 };
 
 #if !FLEXCAST_SINCE(25, 4)
-/* Inside the vendor's library from then on, with other members: dpacc makes the application, flexio_app_get finds it. */
+/*
+ * Inside the vendor's library from then on, with other members: dpacc makes the application, flexio_app_get finds it.
+ */
 struct flexio_app_attr {
 	const char *app_name;
 	void *app_ptr;                          /* the device ELF, copied by flexio_app_create */

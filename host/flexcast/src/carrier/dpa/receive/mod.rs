@@ -76,12 +76,12 @@ pub(crate) struct Receive {
     /// What the group keys of the operation under way stand for (UC multicast): the receive buffer.
     keys: Vec<GroupKey>,
     threads: Vec<Thread>,
-    /// By number of their streams.
-    contexts: Vec<Context>,
     /// In their groups.
     memberships: Vec<MulticastMembership>,
-    /// By number of their streams.
+    /// By number of their streams. They go before the staging memory, whose key their posted receives name.
     queue_pairs: Vec<DpaQueuePair>,
+    /// By number of their streams.
+    contexts: Vec<Context>,
     /// Where this rank and others want their bytes (UC unicast).
     targets: Option<Targets>,
     /// Senders write by group keys (UC multicast).
