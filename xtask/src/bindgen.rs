@@ -80,6 +80,8 @@ fn compare(sdk: &Path) -> Result<()> {
 fn generate(name: &str, feature: &str, include: Option<&Path>) -> Result<PathBuf> {
     let mut command = workspace::cargo();
     command.args(["build", "--package", name, "--features", feature, "--message-format=json-render-diagnostics"]);
+    // A folder of its own: cargo locks it while other steps build.
+    command.arg("--target-dir").arg(workspace::target_dir()?.join("bindgen"));
     if let Some(include) = include {
         command.env("DOCA_INCLUDE", include);
     }

@@ -50,8 +50,17 @@ impl BuildEmuLibs {
 
 /// Builds the libraries for host and device programs and returns their folder.
 pub(crate) fn build(profile: &str) -> Result<PathBuf> {
-    let folder = build_host(profile)?;
-    device_library(&folder)?;
+    build_host(profile)?;
+    build_device(profile)
+}
+
+/// The folder of a profile of cargo's, which is made where it is missing.
+fn folder(profile: &str) -> Result<PathBuf> {
+    let mut folder = workspace::root().join("target/emu-libs");
+    if profile != RELEASE {
+        folder.push(profile);
+    }
+    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     Ok(folder)
 }
 
@@ -59,11 +68,7 @@ pub(crate) fn build(profile: &str) -> Result<PathBuf> {
 /// cargo's.
 pub(crate) fn build_host(profile: &str) -> Result<PathBuf> {
     let compiler = compiler(LIBRARY, process::find)?;
-    let mut folder = workspace::root().join("target/emu-libs");
-    if profile != RELEASE {
-        folder.push(profile);
-    }
-    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    let folder = folder(profile)?;
 
     // An archive, and the linking done here: as a `cdylib` rustc would decide what is exported, and it does not know of
     // the function that is written in C.
@@ -84,8 +89,9 @@ pub(crate) fn name_too(name: &Path, file: &str) -> Result<()> {
     replace(name, |new| std::os::unix::fs::symlink(file, new).with_context(|| format!("linking {}", new.display())))
 }
 
-/// Builds device/rt-emu as the static library that device programs in C link.
-fn device_library(folder: &Path) -> Result<()> {
+/// Builds device/rt-emu as the static library that device programs in C link, and returns its folder.
+pub(crate) fn build_device(profile: &str) -> Result<PathBuf> {
+    let folder = folder(profile)?;
     status::say("Building", "libflexio_dev.a from rt-emu");
     let toolchain = Toolchain::load("emu")?;
     build::ensure_target(&toolchain.rust.target)?;
@@ -94,7 +100,8 @@ fn device_library(folder: &Path) -> Result<()> {
     cargo.args(["--target", &toolchain.rust.target, "--config", &toolchain.cargo_config(&toolchain.rustflags()?)]);
     process::run(&mut cargo)?;
     let built = workspace::device_target().join(&toolchain.rust.target).join("release/librt_emu.a");
-    build::copy(&built, &folder.join("libflexio_dev.a"))
+    build::copy(&built, &folder.join("libflexio_dev.a"))?;
+    Ok(folder)
 }
 
 /// The C compiler that links `library`.

@@ -69,18 +69,18 @@ impl Run {
 /// Phases one after another, in each of them lanes side by side, in each lane steps one after another.
 type Phase = &'static [&'static [Step]];
 
-/// What fails fast comes first, and the host tests load the images and the C libraries. A lane has cargo's lock of a
-/// folder for itself: one builds in the folder of device/, another in that of the host. Each leaves processors idle by
-/// itself, where one crate waits for another.
+/// A lane has cargo's lock of a folder for itself: one builds in the folder of device/, another in that of the host.
+/// Each leaves processors idle by itself, where one crate waits for another. What fails fast comes first in its lane.
+/// The host tests load the images and the C libraries.
 const PHASES: &[Phase] = &[
-    &[&[("format", |_| format())]],
     &[
         &[
+            ("format", |_| format()),
             ("device images", |_| images()),
             ("hot-loops", |_| hot_loops::check()),
             ("coverage", |_| coverage::check()),
             ("flexcast.h", |_| header::check()),
-            ("device tests", |_| device_tests()),
+            ("device library", |_| emu_libs::build_device(workspace::TESTS_PROFILE).map(drop)),
         ],
         &[
             // At once with the crates that they test, which are what the libraries are made of.
@@ -91,9 +91,12 @@ const PHASES: &[Phase] = &[
             ("lints", |_| lints()),
         ],
     ],
-    // Fuzzing takes processors that host tests leave idle; these have been built by now.
-    &[&[("host tests", test_programs::run)], &[("fuzz targets", fuzz::step)]],
-    &[&[("bindings", bindings)]],
+    // Host tests wait for one another and for deadlines: the others take the processors that are idle meanwhile.
+    &[
+        &[("host tests", test_programs::run)],
+        &[("device lints", |_| device_lints()), ("device tests", |_| device_tests())],
+        &[("fuzz targets", fuzz::step), ("bindings", bindings)],
+    ],
     &[&[("interleavings", interleavings)]],
 ];
 
@@ -231,7 +234,7 @@ fn check_that_it_lints(compiler: &Path) -> Result<()> {
 }
 
 /// The library as programs build it that want no service processes.
-fn without_service(deny: &[&str]) -> Result<()> {
+fn without_service() -> Result<()> {
     let mut command = workspace::cargo();
     if linting_compiler().is_some() {
         // The compiler lints. With the features of these packages all that the library depends on has been built for
@@ -241,11 +244,13 @@ fn without_service(deny: &[&str]) -> Result<()> {
         return process::run(command.args(["--quiet", "--no-default-features"]));
     }
     command.args(["clippy", "--quiet", "--package", "flexcast", "--lib", "--no-default-features"]);
-    process::run(command.args(deny))
+    process::run(command.args(DENY))
 }
 
+/// What `cargo clippy` takes for warnings to be errors.
+const DENY: [&str; 3] = ["--", "--deny", "warnings"];
+
 fn lints() -> Result<()> {
-    let deny = ["--", "--deny", "warnings"];
     match linting_compiler() {
         Some(compiler) => {
             check_that_it_lints(&compiler)?;
@@ -253,16 +258,19 @@ fn lints() -> Result<()> {
             process::run(workspace::cargo().args(["build", "--quiet", "--workspace", "--benches"]))?;
         }
         None => {
-            process::run(workspace::cargo().args(["clippy", "--quiet", "--workspace", "--all-targets"]).args(deny))?;
+            process::run(workspace::cargo().args(["clippy", "--quiet", "--workspace", "--all-targets"]).args(DENY))?;
         }
     }
-    without_service(&deny)?;
+    without_service()
+}
+
+fn device_lints() -> Result<()> {
     let toolchain = Toolchain::load("emu")?;
     let mut device: Command = workspace::device_cargo();
     device.args(["clippy", "--quiet", "--workspace", "--target", &toolchain.rust.target]);
     // Macros run where the compiler runs.
     device.args(["--exclude", "dpa-macros", "--config", &toolchain.cargo_config(&toolchain.rustflags()?)]);
-    process::run(device.args(deny))
+    process::run(device.args(DENY))
 }
 
 #[cfg(test)]
