@@ -82,18 +82,23 @@ fn run<T>(call: &'static str, f: impl FnOnce() -> Result<T>) -> Result<T> {
     crate::log::start();
     // After a panic the objects of this library may be half changed, but each is behind its own lock and whole in
     // Rust's sense; the caller learns of it from the error.
-    let result = crate::fork::enter().and_then(|()| {
-        catch_unwind(AssertUnwindSafe(f))
-            .unwrap_or_else(|_| Err(Errno::new(libc::EIO, "the emulator panicked; see the message above")))
-    });
-    if let Err(error) = &result {
-        let mild = matches!(error.value, libc::EAGAIN | libc::EINTR);
-        if !crate::log::refused(call, &error.reason, mild) {
-            tracing::debug!(call, errno = error.value, reason = error.reason, "verbs call failed");
-        }
-        set(error.value);
+    let result = crate::fork::enter().and_then(|()| catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| panicked()));
+    result.inspect_err(|error| failed(call, error))
+}
+
+#[cold]
+fn panicked<T>() -> Result<T> {
+    Err(Errno::new(libc::EIO, "the emulator panicked; see the message above"))
+}
+
+/// Not a part of [`run`], of which each call has a copy.
+#[cold]
+fn failed(call: &'static str, error: &Errno) {
+    let mild = matches!(error.value, libc::EAGAIN | libc::EINTR);
+    if !crate::log::refused(call, &error.reason, mild) {
+        tracing::debug!(call, errno = error.value, reason = error.reason, "verbs call failed");
     }
-    result
+    set(error.value);
 }
 
 /// A call that returns 0 or an errno value.
