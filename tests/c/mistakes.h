@@ -7,6 +7,7 @@
 /* The mistakes: one of them is made in a run. */
 #define MISTAKES(M)                                                                                      \
 	M(none) M(index_never_reported) M(drains_for_ever) M(returns) M(never_posts_again) M(never_arms_again) \
+	M(never_run) \
 	M(unknown_key) M(unknown_opcode) M(doorbell_beyond_ring) M(deep_recursion) M(two_locks) M(one_lock) M(spins) \
 	M(unlocked_sum) M(unfenced_flag)
 

@@ -99,11 +99,17 @@ pub(super) fn write(folder: &Path, libraries: &Path) -> anyhow::Result<()> {
     for entry in std::fs::read_dir(libraries).with_context(|| format!("reading {}", libraries.display()))? {
         let path = entry?.path();
         let to = lib.join(path.file_name().unwrap_or_default());
-        // Where a link points, the name of the SDK's is enough for its users. Programs that run keep the old file.
+        // Programs that run keep the old file. The loader knows a library by its file: other names of it stay links.
         if path.is_file() {
             let new = to.with_extension("new");
             let context = || format!("writing {}", to.display());
-            std::fs::copy(&path, &new).with_context(context)?;
+            match std::fs::read_link(&path) {
+                Ok(target) if target.parent() == Some(Path::new("")) => {
+                    let _ = std::fs::remove_file(&new);
+                    std::os::unix::fs::symlink(target, &new).with_context(context)?;
+                }
+                _ => _ = std::fs::copy(&path, &new).with_context(context)?,
+            }
             std::fs::rename(&new, &to).with_context(context)?;
         }
     }

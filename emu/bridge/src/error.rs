@@ -57,12 +57,20 @@ pub enum BridgeError {
         reason: String,
     },
     /// A tap device cannot be used.
-    #[error(
-        "the tap {interface} cannot be used: {source}; `sudo ip tuntap add dev {interface} mode tap user $USER` and \
-         `sudo ip link set {interface} up` make one for a user"
-    )]
+    #[error("the tap {interface} cannot be used: {source}; {}", way_to_a_tap(interface, source))]
     Tap {
         /// Its name.
+        interface: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The computer gives this user no tap devices.
+    #[error(
+        "the tap {interface} cannot be used: opening /dev/net/tun, of which taps are made: {source}; ask for read and \
+         write access to it"
+    )]
+    Tun {
+        /// The tap's name.
         interface: String,
         /// What the system said.
         source: io::Error,
@@ -78,4 +86,18 @@ pub enum BridgeError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+/// The next step where the system refuses a tap device.
+fn way_to_a_tap(interface: &str, source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::ResourceBusy => "another program uses it: end that, or name another interface".to_owned(),
+        io::ErrorKind::InvalidInput => {
+            "the interface of this name is of another kind: name another one, or none that is there".to_owned()
+        }
+        _ => format!(
+            "`sudo ip tuntap add dev {interface} mode tap user $USER` and `sudo ip link set {interface} up` make one \
+             for a user"
+        ),
+    }
 }

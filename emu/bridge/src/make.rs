@@ -61,7 +61,9 @@ pub fn check(machine: &Machine) -> Result<(), BridgeError> {
     }
     let mut machine = machine.placed(0, 2)?;
     let mut world = World::new(machine.config()?)?;
-    machine.tap = None;
+    if machine.tap.take().is_some() {
+        world.open_outside()?;
+    }
     join(&machine, &mut world).map(drop)
 }
 
@@ -155,6 +157,7 @@ mod tests {
             ("[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:99999\"", "bridge.peer is \"127.0.0.1:99999\""),
             ("[bridge]\nlisten = \"192.0.2.1:1\"\npeer = \"127.0.0.1:1\"", "cannot listen on 192.0.2.1:1"),
             ("cards = 2\n[reflector]", "2 cards"),
+            ("cards = 2\n[tap]\ninterface = \"fc0\"", "2 cards"),
             ("[replay]\ncapture = \"/no/such/file\"", "/no/such/file cannot be played"),
             ("[generator]\nframe_bytes = 63", "frame_bytes is 63: 64 to 9018 are possible"),
             ("[generator]\nin_flight = 2\ngbit_per_s = 1.0", "in_flight and gbit_per_s: give one"),

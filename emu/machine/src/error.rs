@@ -27,8 +27,8 @@ pub enum MachineError {
     },
     /// No port is left to end outside.
     #[error(
-        "a cable with one card, or a network with a host behind those of the cards, ends outside of the machine; this \
-         one has {cards} cards and no end left"
+        "this machine has {cards} cards and no free end of a cable: give it one card (cards = 1), or a network with \
+         more hosts than cards"
     )]
     NoOutsidePort {
         /// How many cards there are.

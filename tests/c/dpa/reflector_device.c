@@ -65,10 +65,10 @@ __dpa_global__ void reflector_task(uint64_t counter)
 	__atomic_fetch_add((uint64_t *)counter, 1, __ATOMIC_RELAXED);
 }
 
-/* Whether the card has written the entry; what it wrote may be read then. */
 /* Opcode of a failed receive, for which the device headers have no name. */
 enum { CQE_RESPONDER_ERROR = 14 };
 
+/* Whether the card has written the entry; what it wrote may be read then. */
 static int is_written(struct flexio_dev_cqe64 *ring, uint32_t index)
 {
 	if (flexio_dev_cqe_get_owner(&ring[index % DEPTH]) != (index / DEPTH & 1))

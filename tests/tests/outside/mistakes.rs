@@ -78,7 +78,7 @@ const SOON: &str = "stuck_ms = 20";
 
 #[test]
 fn each_mistake_is_explained_by_thread_handler_queue_and_what_would_end_it() {
-    let of: [(&str, [u32; 4], &[&str]); 12] = [
+    let of: [(&str, [u32; 4], &[&str]); 15] = [
         (
             "index_never_reported",
             [1, 200, 3, 16],
@@ -121,6 +121,14 @@ fn each_mistake_is_explained_by_thread_handler_queue_and_what_would_end_it() {
             [1, 20, 6, 4],
             &["is not armed, while the thread waits", "CQ 0x4c1 of thread 1 (echo", "flexio_dev_cq_arm"],
         ),
+        // Not that its index was not reported.
+        ("never_arms_again", [1, 200, 3, 16], &["is not armed, while the thread waits", "flexio_dev_cq_arm"]),
+        (
+            "never_run",
+            [1, 20, 6, 4],
+            &["has 4 entries for thread 1 (echo, CQ 0x", "has never been run", "flexio_event_handler_run"],
+        ),
+        ("never_run", [1, 200, 3, 16], &["has never been run", "flexio_event_handler_run"]),
         (
             "unknown_key",
             [1, 20, 6, 4],

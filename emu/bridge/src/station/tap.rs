@@ -48,9 +48,10 @@ impl Tap {
     pub(crate) fn open(table: &TapTable) -> Result<Self, BridgeError> {
         let name = table.interface.clone();
         let refused = |source| BridgeError::Tap { interface: name.clone(), source };
+        let no_tun = |source| BridgeError::Tun { interface: name.clone(), source };
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(O_NONBLOCK | O_CLOEXEC);
-        let device = options.open("/dev/net/tun").map_err(refused)?;
+        let device = options.open("/dev/net/tun").map_err(no_tun)?;
         let mut request = named(&name);
         request.ifr_ifru.ifru_flags = (IFF_TAP | IFF_NO_PI) as c_short;
         // SAFETY: the descriptor is open; the request is of the type that this command reads and writes.

@@ -36,6 +36,13 @@ pub enum Symptom {
         /// Entries since the last event.
         entries: u32,
     },
+    /// Entries have come to a completion queue whose thread has never been released.
+    NeverRun {
+        /// The queue.
+        cqn: u32,
+        /// Entries so far.
+        entries: u32,
+    },
     /// A peer's message finds no receive.
     NotReady {
         /// The queue pair.
@@ -328,6 +335,11 @@ impl fmt::Display for Diagnosis {
                 f,
                 "CQ {cqn:#x} of {whose} is not armed, while the thread waits for its event: {entries} entries have \
                  come since the last one; arm it by flexio_dev_cq_arm before the handler reschedules"
+            ),
+            Symptom::NeverRun { cqn, entries } => write!(
+                f,
+                "CQ {cqn:#x} has {entries} entries for {whose}, which has never been run; release it by \
+                 flexio_event_handler_run (DOCA: doca_dpa_thread_run)"
             ),
             Symptom::NotReady { qpn, naks, for_ps } => write!(
                 f,

@@ -57,6 +57,7 @@ impl World {
         let key = match &symptom {
             Symptom::Overrun { cqn, .. } => (card, 0, *cqn),
             Symptom::Unarmed { cqn, .. } => (card, 1, *cqn),
+            Symptom::NeverRun { cqn, .. } => (card, 10, *cqn),
             Symptom::NotReady { qpn, .. } => (card, 2, *qpn),
             Symptom::Refused(entry) => (card, 3, entry.qpn),
             Symptom::Endless { .. } => (card, 4, thread.unwrap_or_default()),
@@ -112,7 +113,10 @@ impl World {
         let found = match event {
             AsyncEvent::CqError { cqn, cause } => self.owner_of_cq(card, cqn).zip(nic.cq_progress(cqn)).map(
                 |(owner, CqProgress { depth, consumer, written, .. })| match cause {
-                    FailureCause::Overrun { .. } => (owner, Symptom::Overrun { cqn, depth, consumer, written }),
+                    // Nobody could report an index where the thread was never started, or not once more.
+                    FailureCause::Overrun { .. } => self
+                        .unnoticed(card, cqn, true)
+                        .unwrap_or((owner, Symptom::Overrun { cqn, depth, consumer, written })),
                     _ => (owner, Symptom::Failed(event)),
                 },
             ),
@@ -172,24 +176,32 @@ impl World {
     }
 
     fn check_arming(&mut self, card: usize, idle: bool) {
-        let on = &self.cards[card];
-        let stuck = |cqn: u32| {
-            let progress = on.nic.cq_progress(cqn)?;
-            let (entries, since_ps) = progress.unannounced.filter(|_| !progress.armed && progress.events > 0)?;
-            let (process, Some(id)) = self.owner_of_cq(card, cqn)? else { return None };
-            let thread = on.processes.get(&process)?.threads.get(&id)?;
-            // Whoever is woken by other threads, or by another of its queues, may poll this one.
-            let waits = thread.state == ThreadState::Waiting && !thread.pending && !thread.is_woken_by_threads;
-            let armed = |cqn: u32| on.nic.cq_progress(cqn).is_some_and(|progress| progress.armed);
-            let long = idle || self.now_ps.saturating_sub(since_ps) >= self.config.stuck_ps;
-            let forgotten = waits && long && !on.queues_of(id).into_iter().any(armed);
-            forgotten.then_some(((process, Some(id)), Symptom::Unarmed { cqn, entries }))
-        };
-        let queues = on.nic.completion_queues(|attr| matches!(attr.target, CqTarget::DpaThread(_)));
-        let found: Vec<_> = queues.into_iter().filter_map(stuck).collect();
+        let queues = self.cards[card].nic.completion_queues(|attr| matches!(attr.target, CqTarget::DpaThread(_)));
+        let found: Vec<_> = queues.into_iter().filter_map(|cqn| self.unnoticed(card, cqn, idle)).collect();
         for (owner, symptom) in found {
             self.diagnose(card, owner, symptom);
         }
+    }
+
+    /// Entries that the thread of a completion queue does not learn of: whose they are, and why. `at_once`: however
+    /// short a time they have been there.
+    fn unnoticed(&self, card: usize, cqn: u32, at_once: bool) -> Option<((u32, Option<u32>), Symptom)> {
+        let on = &self.cards[card];
+        let progress = on.nic.cq_progress(cqn)?;
+        let owner @ (process, Some(id)) = self.owner_of_cq(card, cqn)? else { return None };
+        let thread = on.processes.get(&process)?.threads.get(&id)?;
+        let is_long = |since_ps: u64| at_once || self.now_ps.saturating_sub(since_ps) >= self.config.stuck_ps;
+        if thread.state == ThreadState::Created {
+            let since_ps = progress.unannounced.map_or(self.now_ps, |(_, since_ps)| since_ps);
+            let symptom = Symptom::NeverRun { cqn, entries: progress.written };
+            return (progress.written > 0 && is_long(since_ps)).then_some((owner, symptom));
+        }
+        let (entries, since_ps) = progress.unannounced.filter(|_| !progress.armed && progress.events > 0)?;
+        // Whoever is woken by other threads, or by another of its queues, may poll this one.
+        let waits = thread.state == ThreadState::Waiting && !thread.pending && !thread.is_woken_by_threads;
+        let armed = |cqn: u32| on.nic.cq_progress(cqn).is_some_and(|progress| progress.armed);
+        let forgotten = waits && is_long(since_ps) && !on.queues_of(id).into_iter().any(armed);
+        forgotten.then_some((owner, Symptom::Unarmed { cqn, entries }))
     }
 
     /// A thread has come to the cycle at which it has to be examined. Returns whether it goes on.

@@ -81,6 +81,9 @@ impl World {
         for _ in 0..steps {
             if self.due_ps().is_none_or(|due_ps| due_ps > to_ps) {
                 self.now_ps = self.now_ps.max(to_ps);
+                if self.now_ps >= self.probes.due_ps {
+                    self.serve_probes();
+                }
                 return true;
             }
             self.step();
@@ -161,6 +164,16 @@ mod tests {
     }
 
     /// Two cards and the outer end at a switch: unicast and multicast, both ways.
+    #[test]
+    fn queues_are_checked_while_nothing_happens() {
+        let config = Config { stuck_ps: 1_000_000, ..Config::default() };
+        let mut world = World::new(config).unwrap();
+        for to_ps in [0, 2_000_000, 4_000_000] {
+            assert!(world.advance(to_ps, 1));
+            assert_eq!(world.probes.check_due_ps, to_ps + 125_000);
+        }
+    }
+
     #[test]
     fn a_network_has_its_outer_end_at_a_host() {
         let topology = Topology::named("switch-3").unwrap();

@@ -315,7 +315,8 @@ impl World {
             (ThreadKind::Worker, _) => self.task_returned(card_index, id),
             _ => {
                 let cause = "the event handler returned; it must end by flexio_dev_thread_reschedule, \
-                             flexio_dev_thread_finish or flexio_dev_thread_retrigger"
+                             flexio_dev_thread_finish or flexio_dev_thread_retrigger (DOCA: \
+                             doca_dpa_dev_thread_reschedule or _finish)"
                     .to_owned();
                 self.crash(card_index, id, cause, EXIT_GATE);
             }
