@@ -62,6 +62,8 @@ pub(crate) mod bindings {
                 .filter(|dir| !dir.is_empty() && Path::new(dir).is_dir())
                 .map(str::to_owned)
                 .collect();
+            // Another release may have been installed there.
+            found.iter().for_each(|dir| println!("cargo::rerun-if-changed={dir}"));
             assert!(
                 found.iter().any(|dir| Path::new(dir).join(probe).exists()),
                 "{probe} is in none of {found:?}: install {name}, set DOCA_INCLUDE, or build without the feature `sdk`"

@@ -329,6 +329,12 @@ fn kernels_of_doca_run_without_races_on_weak_memory() {
 }
 
 #[test]
+fn a_kernel_that_dies_leaves_nothing_that_cannot_be_ended() {
+    let Some((ok, text)) = doca(&["death"]) else { return };
+    assert!(ok && text.contains("all ended"), "{text}");
+}
+
+#[test]
 fn what_doca_does_not_have_and_calls_in_the_wrong_order_are_refused_with_a_reason() {
     let Some((success, text)) = doca(&["refusals"]) else { return };
     assert!(success && text.contains("all refused"), "{text}");

@@ -148,7 +148,9 @@ impl Sources {
         let headers = workspace::root().join("device/rt-emu/include");
         let mut command = Command::new(COMPILER);
         command.args(FLAGS).args(used.map(|used| format!("-DFLEXIO_DEV_VER_USED={used}")));
-        for folder in [headers.join("libflexio-dev"), headers].iter().chain(&self.include) {
+        // Those of DOCA include what both sides share.
+        let shared = workspace::root().join("host/doca-sys/include");
+        for folder in [headers.join("libflexio-dev"), headers, shared].iter().chain(&self.include) {
             command.arg("-I").arg(folder);
         }
         let output = command.arg(program).output().with_context(|| format!("starting {COMPILER}"))?;

@@ -77,9 +77,9 @@ fn not_started(program: &OsStr, error: anyhow::Error) -> anyhow::Error {
 
 /// Whether the cards of a machine can have these names.
 fn check_names(names: &str, machine: &Machine) -> anyhow::Result<()> {
-    let names = emu_bridge::device_names(names).map_err(|error| anyhow!("--device-names: {error}"))?;
     // Those of another process, or of a job, are not known here.
     let cards = machine.config().ok().map(|config| config.cards);
+    let names = emu_bridge::device_names(names, cards).map_err(|error| anyhow!("--device-names: {error}"))?;
     let named = names.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
     if let Some(cards) = cards.filter(|cards| named > *cards) {
         bail!("--device-names: {named} names, and the machine has {cards} cards: give so many at most");

@@ -234,8 +234,8 @@ pub(crate) unsafe extern "C" fn doca_dev_open(devinfo: *mut doca_devinfo, dev: *
 pub(crate) unsafe extern "C" fn doca_dev_close(dev: *mut doca_dev) -> doca_error_t {
     run("doca_dev_close", || {
         let object = handle::get::<Dev>(dev)?;
-        // This call and the set of live handles hold it as well.
-        let users = Arc::strong_count(&object) - 2;
+        // This call and the set of live handles hold it as well, unless another thread closes it now.
+        let users = Arc::strong_count(&object).saturating_sub(2);
         if users > 0 {
             return Err(Failure(DOCA_ERROR_IN_USE, format!("objects of the device still exist ({users})")));
         }

@@ -83,8 +83,8 @@ pub(crate) unsafe extern "C" fn doca_dpa_completion_create(
 
 /// Ends a context that has started; nothing happens to another.
 fn stop(completion: &Arc<Completion>) -> Result<()> {
-    // This call and the set of live handles hold it as well.
-    let users = Arc::strong_count(completion) - 2;
+    // This call and the set of live handles hold it as well, unless another thread destroys it now.
+    let users = Arc::strong_count(completion).saturating_sub(2);
     if users > 0 {
         let reason = format!("RDMA contexts complete into it ({users}): destroy them first");
         return Err(Failure(DOCA_ERROR_IN_USE, reason));

@@ -176,8 +176,11 @@ pub(crate) unsafe extern "C" fn doca_dpa_get_total_num_eus_available(
 ) -> doca_error_t {
     run("doca_dpa_get_total_num_eus_available", || {
         process(dpa)?;
+        let units = world(|world| Ok::<_, Failure>(world.config().units.clone()))?;
+        // Of a whole card those that its operating system keeps as well.
+        let count = if units == emu_machine::USER_EUS { UNITS } else { units.count() as u32 };
         // SAFETY: null, or writable as the caller promises.
-        unsafe { put(total_num_eus, "total_num_eus", UNITS) }
+        unsafe { put(total_num_eus, "total_num_eus", count) }
     })
 }
 

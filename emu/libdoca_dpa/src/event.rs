@@ -163,8 +163,8 @@ fn stop(event: &Event) -> Result<()> {
 fn check_unused(event: &Arc<Event>) -> Result<()> {
     let process = lock(&event.0).process.clone();
     process.map_or(Ok(()), |process| launch::forget_finished(&process))?;
-    // This call and the set of live handles hold it as well.
-    let users = Arc::strong_count(event) - 2;
+    // This call and the set of live handles hold it as well, unless another thread destroys it now.
+    let users = Arc::strong_count(event).saturating_sub(2);
     if users > 0 {
         let reason = format!("kernels that were launched with it have not ended, or another thread calls ({users})");
         return Err(Failure(DOCA_ERROR_IN_USE, reason));

@@ -144,12 +144,16 @@ impl Launch {
     }
 }
 
-/// Removes the launches of a process that have ended.
+/// Removes the launches of a process that have ended, or all if the process has.
 pub(crate) fn forget_finished(process: &Process) -> Result<()> {
+    let has_stopped = world(|world| {
+        let of = world.process(process.card, process.id);
+        Ok::<_, MachineError>(of.is_none_or(|process| process.stopped().is_some()))
+    })?;
     let mut launches = lock(&process.launches);
     let mut at = 0;
     while at < launches.len() {
-        if launches[at].is_started && launches[at].has_ended(process)? {
+        if has_stopped || launches[at].is_started && launches[at].has_ended(process)? {
             launches.swap_remove(at).remove(process)?;
         } else {
             at += 1;

@@ -132,8 +132,8 @@ pub(crate) unsafe extern "C" fn doca_dpa_thread_create(
 
 /// Ends a thread that has started; nothing happens to another.
 fn stop(thread: &Arc<Thread>) -> Result<()> {
-    // This call and the set of live handles hold it as well.
-    let users = Arc::strong_count(thread) - 2;
+    // This call and the set of live handles hold it as well, unless another thread destroys it now.
+    let users = Arc::strong_count(thread).saturating_sub(2);
     if users > 0 {
         let reason = format!("completion contexts of the thread still exist ({users}): destroy them first");
         return Err(Failure(DOCA_ERROR_IN_USE, reason));

@@ -87,7 +87,8 @@ fn card_elsewhere(cards: &'static [CardInfo], id: FunctionId) -> Result<&'static
 pub fn device_name(id: FunctionId) -> String {
     static NAMES: OnceLock<Vec<Option<String>>> = OnceLock::new();
     let names = NAMES.get_or_init(|| {
-        let names = device_names(&std::env::var(NAMES_VARIABLE).unwrap_or_default());
+        let cards = functions().iter().map(|id| id.card + 1).max();
+        let names = device_names(&std::env::var(NAMES_VARIABLE).unwrap_or_default(), cards);
         names.inspect_err(|error| emu_bridge::say(format_args!("{NAMES_VARIABLE}: {error}"))).unwrap_or_default()
     });
     match id.function {

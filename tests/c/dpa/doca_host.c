@@ -538,6 +538,23 @@ static void refusals(void)
 	puts("all refused");
 }
 
+/* A kernel dies; nothing is left that cannot be ended. */
+static void death(void)
+{
+	struct doca_sync_event *begin, *end;
+
+	open_dpa();
+	begin = event(NULL);
+	end = event(NULL);
+	OK(doca_dpa_kernel_launch_update_set(dpa, begin, 0, end, 1, 2, count_in, (uint64_t)0));
+	OK(doca_dpa_kernel_launch_update_set(dpa, NULL, 0, end, 1, 1, count_in, (uint64_t)0));
+	BAD_STATE(doca_sync_event_wait_gt(end, 0, UINT64_MAX));
+	OK(doca_sync_event_destroy(begin));
+	OK(doca_sync_event_destroy(end));
+	close_all();
+	puts("all ended");
+}
+
 static char buffer[256];
 static int flushed;
 
@@ -688,6 +705,8 @@ int main(int argc, char **argv)
 		calls();
 	else if (!strcmp(argv[1], "rdma"))
 		rdma();
+	else if (!strcmp(argv[1], "death"))
+		death();
 	else if (!strcmp(argv[1], "refusals"))
 		refusals();
 	else

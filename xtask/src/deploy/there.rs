@@ -33,6 +33,8 @@ pub(super) struct Deployment {
 
 /// A file of this name in the folder there says that only signed images may be deployed.
 const SIGNATURES: &str = "require-signatures";
+/// How an ELF file begins.
+const ELF_MAGIC: &[u8] = b"\x7fELF";
 /// File with the digest of each file of a deployment, as sha256sum reads it.
 const DIGESTS: &str = "SHA256SUMS";
 
@@ -67,7 +69,11 @@ impl Deployment {
              find . -maxdepth 1 -name '.incoming-*' -mmin +60 -exec rm -rf {{}} +\n\
              echo \"machine $(uname -m)\"\n\
              echo \"free_kib $(df -Pk . | awk 'NR == 2 {{ print $4 }}')\"\n\
-             if [ -e {SIGNATURES} ]; then echo signatures; fi\n",
+             if [ -e {SIGNATURES} ] || [ -L {SIGNATURES} ]; then echo signatures; fi\n\
+             if [ -e current ] && [ ! -L current ]; then\n\
+             echo \"current in $(pwd -P) is no link of a deployment: move it, or name another folder (--folder)\" >&2\n\
+             exit 3\n\
+             fi\n",
             folder = quote(&self.folder)
         )
     }
@@ -144,7 +150,9 @@ impl Deployment {
         }
     }
 
-    /// Compares what has come, sees that it starts, that nobody uses what is there, and puts it in place.
+    /// Compares what has come, sees that it starts, that nobody uses what is there, and puts it in place. A line for
+    /// each second of waiting ends the script when its connection is gone. Of older folders only those go which a
+    /// deployment made.
     fn place_script(&self, name: &str) -> String {
         let refuse = if self.replace_running { "false" } else { "[ -n \"$holders\" ]" };
         format!(
@@ -166,17 +174,26 @@ impl Deployment {
              if [ \"$left\" -eq {drain} ]; then echo \"waiting {drain} s for process$holders\" >&2; fi\n\
              left=$((left - 1))\n\
              sleep 1\n\
+             echo waiting\n\
              done\n\
              if {refuse}; then\n\
              echo \"in use by process$holders: end it, give it time (--drain S), or take --replace-running\" >&2\n\
              exit 3\n\
              fi\n\
+             exec 9<.\n\
+             if command -v flock >/dev/null && ! flock -w 60 9; then\n\
+             echo \"another deployment has been putting itself in place here for 60 s\" >&2\n\
+             exit 4\n\
+             fi\n\
+             echo placing\n\
              previous=$(readlink current || true)\n\
+             previous=${{previous##*/}}\n\
              mv .incoming-{name} {name}\n\
              ln -s {name} .current-{name}\n\
              mv -T .current-{name} current\n\
-             for old in [0-9]*-*; do\n\
-             if [ \"$old\" != {name} ] && [ \"$old\" != \"$previous\" ]; then rm -rf \"$old\"; fi\n\
+             for old in [0-9]*-????????; do\n\
+             if [ \"$old\" = {name} ] || [ \"$old\" = \"$previous\" ]; then continue; fi\n\
+             if [ -f \"$old/{DIGESTS}\" ] && [ -f \"$old/bin/flexcast\" ]; then rm -rf \"$old\"; fi\n\
              done\n",
             folder = quote(&self.folder),
             drain = self.drain_s
@@ -276,6 +293,9 @@ fn sign(command: &str, image: &Path) -> Result<()> {
     let before = fs::read(image).with_context(|| format!("reading {}", image.display()))?;
     process::run(Command::new("sh").args(["-c", &format!("{command} \"$1\""), "sign"]).arg(image))?;
     let after = fs::read(image).with_context(|| format!("reading {} after it was signed", image.display()))?;
+    if before.starts_with(ELF_MAGIC) && !after.starts_with(ELF_MAGIC) {
+        bail!("`{command}` left no ELF file at {}: nothing is deployed", image.display());
+    }
     let mut next_to = image.as_os_str().to_owned();
     next_to.push(".sig");
     if before == after && !Path::new(&next_to).is_file() {
@@ -347,5 +367,7 @@ mod tests {
         assert!(attempt("false").expect_err("failed").contains("exit status: 1"));
         assert_eq!(attempt("printf signed >>"), Ok(()));
         assert_eq!(attempt("sh -c 'cp \"$0\" \"$0.sig\"'"), Ok(()));
+        fs::write(&image, "\x7fELF and more").expect("written");
+        assert!(sign("echo hi >", &image).expect_err("destroyed").to_string().contains("left no ELF file"));
     }
 }

@@ -38,6 +38,8 @@ pub(crate) struct Tap {
     buffer: Vec<u8>,
     /// Whether the last frame for the device was refused.
     refuses: bool,
+    /// Whether a frame of the device was longer than a card takes.
+    is_too_long: bool,
 }
 
 impl Tap {
@@ -64,7 +66,15 @@ impl Tap {
     }
 
     fn of(name: String, device: File) -> Self {
-        Self { name, device: Some(device), due_ps: 0, read: 0, buffer: vec![0; MOST_BYTES], refuses: false }
+        Self {
+            name,
+            device: Some(device),
+            due_ps: 0,
+            read: 0,
+            buffer: vec![0; MOST_BYTES + 1],
+            refuses: false,
+            is_too_long: false,
+        }
     }
 
     /// The next frame of the device; `None` if there is none now.
@@ -73,6 +83,17 @@ impl Tap {
             let device = self.device.as_mut()?;
             match device.read(&mut self.buffer) {
                 Ok(0) => return None,
+                // The rest of it is lost: a card would not take it either.
+                Ok(bytes) if bytes > MOST_BYTES => {
+                    if !self.is_too_long {
+                        say(format_args!(
+                            "frames of more than {MOST_BYTES} bytes from the tap {} are dropped; `ip link set {} mtu \
+                             9000`",
+                            self.name, self.name
+                        ));
+                    }
+                    self.is_too_long = true;
+                }
                 Ok(bytes) => {
                     let padded = bytes.max(LEAST_BYTES);
                     self.buffer[bytes..padded].fill(0);
@@ -191,6 +212,17 @@ mod tests {
         let mut got = [0; 100];
         assert_eq!(computer.recv(&mut got).expect("a frame"), 60);
         assert_eq!(got[..60], frame(60));
+    }
+
+    #[test]
+    fn no_frame_is_cut_short() {
+        let (mut tap, computer) = pair();
+        for bytes in [MOST_BYTES + 1, 20_014, MOST_BYTES] {
+            computer.send(&frame(bytes)).expect("sent");
+        }
+        let whole = wire::decode_any(&frame(MOST_BYTES)).expect("a frame");
+        assert_eq!(tap.send(0).expect("the third").frame_bytes(), whole.frame_bytes());
+        assert!(tap.is_too_long && tap.send(0).is_none());
     }
 
     #[test]

@@ -28,6 +28,8 @@
 #define FLEXCAST_SINCE(major, minor) (FLEXIO_VER_USED >= FLEXIO_VER(major, minor, 0))
 #else
 #define FLEXCAST_SINCE(major, minor) 0
+/* Programs hand it to flexio_version_set. */
+#define FLEXIO_VER_USED FLEXIO_VER(2, 7, 0)
 #endif
 
 #ifdef __cplusplus
