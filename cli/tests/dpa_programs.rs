@@ -81,6 +81,15 @@ fn reflector() -> Option<&'static Path> {
     BUILT.get_or_init(|| build("reflector", "_shared", "", &[])).as_deref()
 }
 
+/// Both sides of the program `app` that docs/porting.md shows.
+fn of_the_guide() -> [(&'static str, String); 2] {
+    let guide = std::fs::read_to_string(workspace_root().join("docs/porting.md")).expect("the guide");
+    [("app_device.c", "/* device.c */"), ("app_host.c", "/* host.c */")].map(|(file, begin)| {
+        let (_, code) = guide.split_once(begin).expect("the program");
+        (file, code.split("```").next().unwrap_or_default().to_owned())
+    })
+}
+
 /// Builds `tests/c/dpa/NAME_*.c`; `None` without compilers. Sources and temporary files are at places that have to be
 /// quoted.
 fn build(name: &str, variant: &str, device_options: &str, host_options: &[&str]) -> Option<PathBuf> {
@@ -96,6 +105,9 @@ fn build(name: &str, variant: &str, device_options: &str, host_options: &[&str])
     for entry in std::fs::read_dir(workspace_root().join("tests/c/dpa")).expect("the sources") {
         let entry = entry.expect("a source");
         std::fs::copy(entry.path(), sources.join(entry.file_name())).expect("a copy");
+    }
+    for (file, code) in of_the_guide() {
+        std::fs::write(sources.join(file), code).expect("the guide's program");
     }
     let sdk = sdk();
     let archive = folder.join("device.a");
@@ -249,6 +261,13 @@ fn a_reflector_of_each_generation_sends_every_frame_back() {
 
 /// Programs in the manner of others: a command queue with workers, a micro-benchmark of memory, copies through a window
 /// by a host in C++, and frames that are printed.
+#[test]
+fn the_smallest_program_is_the_one_of_the_guide() {
+    let Some(program) = build("app", "", "", &[]) else { return };
+    let (code, text) = run(&program, "", &[]);
+    assert_eq!((code, text.as_str()), (Some(0), "5\n"));
+}
+
 #[test]
 fn small_programs_of_each_kind_end_well() {
     let frames = "[generator]\nframes = 8\nin_flight = 8\nframe_bytes = 100\n";

@@ -77,9 +77,10 @@ impl Tap {
         }
     }
 
-    /// The next frame of the device; `None` if there is none now.
+    /// The next frame of the device; `None` if there is none now, or if so many have been read as a burst may have.
     fn next(&mut self) -> Option<Packet> {
-        loop {
+        while self.read < BURST {
+            self.read += 1;
             let device = self.device.as_mut()?;
             match device.read(&mut self.buffer) {
                 Ok(0) => return None,
@@ -110,6 +111,7 @@ impl Tap {
                 }
             }
         }
+        None
     }
 }
 
@@ -146,10 +148,8 @@ impl Station for Tap {
     }
 
     fn send(&mut self, now_ps: u64) -> Option<Packet> {
-        let packet = if self.read < BURST { self.next() } else { None };
-        if packet.is_some() {
-            self.read += 1;
-        } else {
+        let packet = self.next();
+        if packet.is_none() {
             (self.read, self.due_ps) = (0, now_ps + POLL_PS);
         }
         packet
@@ -227,13 +227,19 @@ mod tests {
 
     #[test]
     fn a_flood_leaves_the_card_its_time() {
-        // It always has another frame.
-        let mut tap = Tap::of("t0".to_owned(), File::open("/dev/zero").expect("a device"));
-        for turn in 0..3 {
-            let now_ps = turn * POLL_PS;
-            assert_eq!(tap.due_ps(), Some(now_ps));
-            assert_eq!(std::iter::from_fn(|| tap.send(now_ps)).count(), BURST as usize);
-        }
+        // It always has another frame, of as many bytes as are asked for.
+        let flood = |bytes: usize, in_a_turn: usize| {
+            let mut tap = Tap::of("t0".to_owned(), File::open("/dev/zero").expect("a device"));
+            tap.buffer.truncate(bytes);
+            for turn in 0..3 {
+                let now_ps = turn * POLL_PS;
+                assert_eq!(tap.due_ps(), Some(now_ps));
+                assert_eq!(std::iter::from_fn(|| tap.send(now_ps)).count(), in_a_turn);
+            }
+        };
+        flood(LEAST_BYTES, BURST as usize);
+        // Those that are too long are read and dropped.
+        flood(MOST_BYTES + 1, 0);
     }
 
     #[test]
