@@ -91,7 +91,7 @@ const PHASES: &[Phase] = &[
             ("lints", |_| lints()),
         ],
     ],
-    // Host tests wait for one another and for deadlines: the others take the processors that are idle meanwhile.
+    // No other step needs what these make.
     &[
         &[("host tests", test_programs::run)],
         &[("device lints", |_| device_lints()), ("device tests", |_| device_tests())],

@@ -161,8 +161,8 @@ fn an_image_is_copied_started_and_its_logs_come_back() {
     let library = server.home().join("current/lib/libflexcast.so");
     assert!(library.is_file(), "programs in C link with the name without a number");
 
-    // A folder of somebody else's, whose name begins like that of a deployment.
-    fs::create_dir(server.home().join("2024-results")).expect("a folder");
+    // A folder of somebody else's, whose name looks like that of a deployment.
+    fs::create_dir(server.home().join("2024-archives")).expect("a folder");
 
     // Only signed images: refused before anything is built or copied, and a command that does not sign does not help.
     fs::write(server.home().join("require-signatures"), "").expect("a wish");
@@ -198,7 +198,7 @@ fn an_image_is_copied_started_and_its_logs_come_back() {
     let image = fs::read(server.home().join("current/share/flexcast/pingpong.elf")).expect("an image");
     assert!(image.ends_with(b"signed"));
     // The one before stays; what was refused is gone.
-    let mut expected = ["2024-results", "current", "require-signatures"].map(str::to_owned).to_vec();
+    let mut expected = ["2024-archives", "current", "require-signatures"].map(str::to_owned).to_vec();
     expected.extend([drained, second].map(|path| path.to_string_lossy().into_owned()));
     expected.sort();
     assert_eq!(server.names(), expected);
