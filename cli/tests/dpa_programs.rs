@@ -259,8 +259,6 @@ fn a_reflector_of_each_generation_sends_every_frame_back() {
     }
 }
 
-/// Programs in the manner of others: a command queue with workers, a micro-benchmark of memory, copies through a window
-/// by a host in C++, and frames that are printed.
 #[test]
 fn the_smallest_program_is_the_one_of_the_guide() {
     let Some(program) = build("app", "", "", &[]) else { return };
@@ -268,6 +266,60 @@ fn the_smallest_program_is_the_one_of_the_guide() {
     assert_eq!((code, text.as_str()), (Some(0), "5\n"));
 }
 
+/// The guide's program in two parts: its entry is in an object, which calls a function of another.
+#[test]
+fn sources_are_compiled_by_calls_of_their_own_and_linked_by_a_last_one() {
+    if ![HOST_COMPILER, DEVICE_COMPILER].into_iter().all(|(program, package)| installed(program, package)) {
+        return;
+    }
+    let folder = scratch("objects");
+    let [(_, device), (_, host)] = of_the_guide();
+    let (own, call) = ("return left + right;", "return sum(left, right);");
+    assert!(device.contains(own), "{device}");
+    let calls = format!("unsigned long sum(unsigned long, unsigned long);\n{}", device.replace(own, call));
+    let sum = "unsigned long sum(unsigned long, unsigned long);\nunsigned long sum(unsigned long left, unsigned long \
+               right)\n{\n\treturn left + right;\n}\n";
+    for (file, text) in [("calls.c", &*calls), ("sum.c", sum), ("host.c", &host), ("text.o", "no object")] {
+        std::fs::write(folder.join(file), text).expect("a source");
+    }
+    let dpacc = |arguments: &[&str]| {
+        execute(
+            Command::new(sdk().join("bin/dpacc"))
+                .args(arguments)
+                .arg("-devicecc-options=-Wall,-Wextra,-Wmissing-prototypes,-Werror")
+                .current_dir(&folder),
+        )
+    };
+    let (success, text) = dpacc(&["-c", "calls.c", "sum.c"]);
+    assert!(success && text.contains("-Werror has no effect") && !text.contains("__dpacc_unpack"), "{text}");
+    let (success, text) = dpacc(&["calls.dpa.o", "sum.dpa.o", "--app-name=app", "-o", "device.a"]);
+    assert!(success, "{text}");
+    let mut compile = Command::new(HOST_COMPILER.0);
+    compile.args(["host.c", "device.a", "-o", "app", "-I"]).arg(sdk().join("include"));
+    compile.arg("-I").arg(workspace_root().join("host/verbs-sys/include")).arg("-L").arg(sdk().join("lib"));
+    succeeds(compile.args(["-lflexio", "-libverbs", "-lmlx5"]).current_dir(&folder));
+    let (code, text) = run(&folder.join("app"), "", &[]);
+    assert_eq!((code, text.as_str()), (Some(0), "5\n"));
+
+    succeeds(Command::new(HOST_COMPILER.0).args(["-c", "sum.c", "-o", "host.o"]).current_dir(&folder));
+    for (arguments, reason) in [
+        (["calls.dpa.o", "calls.dpa.o", "-o", "x.a"].as_slice(), "add is an entry of two sources"),
+        (&["sum.dpa.o", "-o", "x.a"], "no entry: no function of the sources is marked"),
+        (&["text.o", "-o", "x.a"], "text.o: it is no object for the DPA"),
+        (&["host.o", "-o", "x.a"], "host.o: it is no object for the DPA"),
+        (&["none.o", "-o", "x.a"], "reading none.o"),
+        (&["-c", "calls.c", "sum.c", "-o", "x.o"], "-o names one object, and -c has 2 sources"),
+        (&["-c", "calls.c", "./calls.c"], "calls.dpa.o would be the object of two sources"),
+        (&["-c", "sum.dpa.o"], "-c compiles sources, and this is an object"),
+        (&["-c", "sum.c", "-o", "sum.c"], "-o is sum.c, which is an input"),
+    ] {
+        let (success, text) = dpacc(arguments);
+        assert!(!success && text.contains(reason), "{arguments:?}: {text}");
+    }
+}
+
+/// Programs in the manner of others: a command queue with workers, a micro-benchmark of memory, copies through a window
+/// by a host in C++, and frames that are printed.
 #[test]
 fn small_programs_of_each_kind_end_well() {
     let frames = "[generator]\nframes = 8\nin_flight = 8\nframe_bytes = 100\n";
@@ -345,6 +397,12 @@ fn kernels_of_doca_run_without_races_on_weak_memory() {
         let Some((success, text)) = doca_on(Some(&machine), &[part]) else { return };
         assert!(success && text.contains("the program ends well") && !text.contains("race:"), "{text}");
     }
+}
+
+#[test]
+fn a_program_may_fork_before_it_asks_for_a_card() {
+    let Some((ok, text)) = doca(&["children"]) else { return };
+    assert!(ok && text.contains("the program ends well"), "{text}");
 }
 
 #[test]

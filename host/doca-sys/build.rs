@@ -16,7 +16,7 @@ fn generate(own: String) {
         probe: "doca_dev.h",
         includes: &["/opt/mellanox/doca/include", "/usr/include"],
     };
-    let headers = ["error", "dev", "log", "argp", "ctx", "mmap", "sync_event", "rdma", "dpa"];
+    let headers = ["error", "dev", "log", "argp", "ctx", "mmap", "sync_event", "rdma", "dpa", "version"];
     let contents: String = headers.iter().map(|name| format!("#include <doca_{name}.h>\n")).collect();
     support::bindings::generate(&contents, &sdk, vec![own], |builder| {
         builder
@@ -34,5 +34,6 @@ fn generate(own: String) {
             .allowlist_var(
                 "DOCA_(SUCCESS|ERROR_.*|DEVINFO_.*|LOG_LEVEL_.*|ARGP_TYPE_.*|PCI_FUNC_TYPE_.*|ACCESS_FLAG_.*)",
             )
+            .allowlist_var("DOCA_VERSION_STRING")
     });
 }

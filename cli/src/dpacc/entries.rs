@@ -1,13 +1,14 @@
 //! Entries of a device program: functions marked `__dpa_rpc__` and `__dpa_global__` in its preprocessed source.
 
 use anyhow::{Context as _, bail};
+use serde::{Deserialize, Serialize};
 
 /// What stands for the markers in the preprocessed text.
 pub(crate) const RPC: &str = "flexcast_marks_rpc";
 pub(crate) const GLOBAL: &str = "flexcast_marks_global";
 
 /// An entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) name: String,
     /// It gives nothing back.
@@ -16,7 +17,7 @@ pub(crate) struct Entry {
 }
 
 /// A parameter of an entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Parameter {
     /// Its type, as the source has it.
     pub(crate) ty: String,

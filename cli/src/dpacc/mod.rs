@@ -5,6 +5,7 @@
 //! archive, which the host's side links, as that of the vendor's driver.
 
 mod entries;
+mod objects;
 mod options;
 mod sdk;
 mod stubs;
@@ -28,18 +29,24 @@ const COMPILER_VARIABLE: &str = "FLEXCAST_DEVICE_CC";
 const TARGET: [&str; 5] =
     ["-march=rv64imac_zicsr_zifencei_zbb_zbs", "-mabi=lp64", "-mcmodel=medany", "-ffreestanding", "-nostdlib"];
 const DEFAULTS: [&str; 3] = ["-std=gnu11", "-O2", "-g"];
+/// Compilers differ in what they warn of: with this option a program that the vendor's compiles would not build.
+const WARNINGS_ARE_ERRORS: &str = "-Werror";
+/// Name of an application without `--app-name`, as the vendor's driver has it.
+const DEFAULT_APPLICATION: &str = "__dpa_a_out";
 /// The device library of DOCA DPA, which is compiled with programs that include its headers.
 const DOCA: &str = include_str!("../../../device/rt-emu/doca/doca_dpa_dev.c");
 
 const HELP: &str = "\
 Builds the DPA's side of a program for the emulated card, with the command line of the vendor's dpacc
 
-Usage: flexcast dpacc SOURCE.c... -o ARCHIVE.a --app-name NAME [OPTIONS]
+Usage: flexcast dpacc SOURCE.c|OBJECT.o... -o ARCHIVE.a --app-name NAME [OPTIONS]
+       flexcast dpacc -c SOURCE.c... [-o OBJECT.o] [OPTIONS]
        flexcast dpacc --sdk DIR
 
 Options (with one dash or two; a value behind = or as the next argument):
   -o ARCHIVE.a              What the host's side links: image, stubs, and `struct flexio_app *NAME`
-  --app-name NAME           Name of the application
+  -c                        Compiles only: each source to an object, NAME.dpa.o in this folder or that of -o
+  --app-name NAME           Name of the application [default: __dpa_a_out]
   --devicecc-options LIST   Options of the RISC-V compiler, separated by commas
   --device-libs LIST        -L and -l of the DPA's side
   --hostcc CC               Compiler of the host's stubs [default: cc]
@@ -95,42 +102,85 @@ fn compiler() -> anyhow::Result<(PathBuf, Vec<String>)> {
 }
 
 fn build(options: &Options) -> anyhow::Result<()> {
-    let Options { sources, output, app_name, .. } = options;
-    let output = output.as_ref().context("-o is missing: name the archive, such as -o device.a")?;
-    let name = app_name.as_deref().context("--app-name is missing: the host names the application by it")?;
-    if !is_identifier(name) {
-        bail!("--app-name is {name:?}: it has to be a name of C, as the host declares `struct flexio_app *NAME`");
-    }
-    if sources.is_empty() {
+    let inputs = || options.sources.iter().chain(&options.objects);
+    if inputs().next().is_none() {
         bail!("no source: give the C files of the DPA's side");
     }
-    if sources
-        .iter()
-        .any(|source| source.canonicalize().ok().is_some_and(|one| output.canonicalize().ok() == Some(one)))
-    {
-        bail!("-o is {}, which is a source: name the archive", output.display());
+    if let Some(output) = &options.output {
+        let is_output =
+            |input: &&PathBuf| input.canonicalize().is_ok_and(|one| output.canonicalize().is_ok_and(|o| o == one));
+        if let Some(input) = inputs().find(is_output) {
+            bail!("-o is {}, which is an input: name what is to be made of it", input.display());
+        }
     }
     for ignored in &options.ignored {
         note!("{ignored} has no meaning for the emulated card");
     }
-    let libraries = device_library(options.libraries.as_deref())?;
+    if options.device_options.iter().any(|option| option.starts_with(WARNINGS_ARE_ERRORS)) {
+        note!("{WARNINGS_ARE_ERRORS} has no effect: another compiler warns of other things than the vendor's");
+    }
     let scratch = tempfile::tempdir().context("a folder for files on the way")?;
     sdk::write_headers(scratch.path())?;
     let (compiler, own) = compiler()?;
-    let device = Device { compiler, own, options, headers: scratch.path(), libraries: &libraries };
-    let image = scratch.path().join(format!("{name}.elf"));
-    let entries = device.compile(scratch.path(), &image)?;
-    let host = stubs::host(name, &image, &entries);
-    let stub = scratch.path().join(format!("{name}_stubs.c"));
-    std::fs::write(&stub, host)?;
-    archive(options, &stub, output, scratch.path())?;
+    let device = Device { compiler, own, options, scratch: scratch.path() };
+    if options.compile_only { compile_only(&device) } else { program(&device) }
+}
+
+/// Makes an object of each source.
+fn compile_only(device: &Device<'_>) -> anyhow::Result<()> {
+    let options = device.options;
+    if let Some(object) = options.objects.first() {
+        bail!("{}: -c compiles sources, and this is an object: leave it to the call that links", object.display());
+    }
+    let named = match (&options.output, &*options.sources) {
+        (None, _) => None,
+        (Some(output), [_]) => Some(output),
+        (Some(_), sources) => bail!("-o names one object, and -c has {} sources: leave -o out", sources.len()),
+    };
+    let mut made = std::collections::BTreeSet::new();
+    for (number, source) in (0_u32..).zip(&options.sources) {
+        let object = named.cloned().unwrap_or_else(|| {
+            let mut name = source.file_stem().unwrap_or_default().to_owned();
+            name.push(".dpa.o");
+            name.into()
+        });
+        if !made.insert(object.clone()) {
+            bail!("{} would be the object of two sources: compile each by a call with -o", object.display());
+        }
+        put(&device.object(number, source)?, &object)?;
+    }
+    Ok(())
+}
+
+/// Links a program, and makes the archive for the host's side.
+fn program(device: &Device<'_>) -> anyhow::Result<()> {
+    let Device { options, scratch, .. } = *device;
+    let output = options.output.as_ref().context("-o is missing: name the archive, such as -o device.a")?;
+    let name = options.app_name.as_deref().unwrap_or(DEFAULT_APPLICATION);
+    if !is_identifier(name) {
+        bail!("--app-name is {name:?}: it has to be a name of C, as the host declares `struct flexio_app *NAME`");
+    }
+    let libraries = device_library(options.libraries.as_deref())?;
+    let image = scratch.join(format!("{name}.elf"));
+    let entries = device.link(name, &libraries, &image)?;
+    let stub = scratch.join(format!("{name}_stubs.c"));
+    std::fs::write(&stub, stubs::host(name, &image, &entries))?;
+    archive(options, &stub, output, scratch)?;
     if options.keep {
         let folder = output.parent().unwrap_or(Path::new(""));
         for kept in [&image, &stub] {
-            let to = folder.join(kept.file_name().unwrap_or_default());
-            std::fs::copy(kept, &to).with_context(|| format!("writing {}", to.display()))?;
+            put(kept, &folder.join(kept.file_name().unwrap_or_default()))?;
         }
     }
+    Ok(())
+}
+
+/// Copies a file, into a folder that is made where it is missing.
+fn put(from: &Path, to: &Path) -> anyhow::Result<()> {
+    if let Some(folder) = to.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    }
+    std::fs::copy(from, to).with_context(|| format!("writing {}", to.display()))?;
     Ok(())
 }
 
@@ -138,8 +188,8 @@ struct Device<'a> {
     compiler: PathBuf,
     own: Vec<String>,
     options: &'a Options,
-    headers: &'a Path,
-    libraries: &'a Path,
+    /// Headers, the linker script, and files on the way.
+    scratch: &'a Path,
 }
 
 impl Device<'_> {
@@ -147,7 +197,7 @@ impl Device<'_> {
     /// error: another compiler warns of other things.
     fn command(&self) -> Command {
         let foreign = |option: &&String| {
-            !option.starts_with("-Werror") && !option.starts_with("-mcpu") && !option.starts_with("-march")
+            !option.starts_with(WARNINGS_ARE_ERRORS) && !option.starts_with("-mcpu") && !option.starts_with("-march")
         };
         // Types have the mark of entries too, which is an attribute of functions.
         self.command_with(
@@ -161,54 +211,63 @@ impl Device<'_> {
         let mut command = Command::new(&self.compiler);
         command.args(&self.own).args(DEFAULTS).args(options).args(more).args(TARGET);
         for folder in ["libflexio-dev", ""] {
-            command.arg("-isystem").arg(self.headers.join("include").join(folder));
+            command.arg("-isystem").arg(self.scratch.join("include").join(folder));
         }
         command
     }
 
-    /// Compiles and links; gives the entries.
-    fn compile(&self, scratch: &Path, image: &Path) -> anyhow::Result<Vec<entries::Entry>> {
-        let (mut all, mut units) = (Vec::new(), Vec::new());
-        let mut is_doca = false;
-        for (number, source) in (0_u32..).zip(&self.options.sources) {
-            let source = std::path::absolute(source)?;
-            let mut preprocess = self.command();
-            preprocess.args(["-E", "-P"]).arg(format!("-D__dpa_rpc__={}", entries::RPC));
-            let text = execute(preprocess.arg(format!("-D__dpa_global__={}", entries::GLOBAL)).arg(&source))?;
-            is_doca |= text.contains("doca_dpa_dev_");
-            let mut found = entries::find(&text).with_context(|| source.display().to_string())?;
-            let unit = scratch.join(format!("unit{number}.c"));
-            if let Some(probe) = stubs::sizes(&source, &found)? {
-                self.measure(&probe, &unit, &mut found)?;
-            }
-            std::fs::write(&unit, stubs::device(&source, &found)?)?;
-            units.push(unit);
-            all.extend(found);
+    /// Makes the object of a source, with stubs of its entries and a record of them.
+    fn object(&self, number: u32, source: &Path) -> anyhow::Result<PathBuf> {
+        let source = std::path::absolute(source)?;
+        let mut preprocess = self.command();
+        preprocess.args(["-E", "-P"]).arg(format!("-D__dpa_rpc__={}", entries::RPC));
+        let text = execute(preprocess.arg(format!("-D__dpa_global__={}", entries::GLOBAL)).arg(&source))?;
+        let mut found = entries::find(&text).with_context(|| source.display().to_string())?;
+        let unit = self.scratch.join(format!("unit{number}.c"));
+        if let Some(probe) = stubs::sizes(&source, &found)? {
+            self.measure(&probe, &unit, &mut found)?;
         }
-        let mut names: Vec<&str> = all.iter().map(|entry: &entries::Entry| &*entry.name).collect();
+        let mut code = stubs::device(&source, &found)?;
+        code += &objects::record(&objects::Unit { uses_doca: text.contains("doca_dpa_dev_"), entries: found })?;
+        std::fs::write(&unit, code)?;
+        let object = unit.with_extension("o");
+        execute(self.command().arg("-c").arg(&unit).arg("-o").arg(&object))?;
+        Ok(object)
+    }
+
+    /// Links all objects; gives the entries.
+    fn link(&self, app: &str, libraries: &Path, image: &Path) -> anyhow::Result<Vec<entries::Entry>> {
+        let mut files = self.options.objects.clone();
+        for (number, source) in (0..).zip(&self.options.sources) {
+            files.push(self.object(number, source)?);
+        }
+        let mut units = Vec::new();
+        for file in &files {
+            units.extend(objects::units(file)?);
+        }
+        let uses_doca = units.iter().any(|unit| unit.uses_doca);
+        let all: Vec<_> = units.into_iter().flat_map(|unit| unit.entries).collect();
+        let mut names: Vec<&str> = all.iter().map(|entry| &*entry.name).collect();
         names.sort_unstable();
         if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             bail!("{} is an entry of two sources: the host calls entries by name, so give each its own", twice[0]);
         }
-        if let Some(name) = self.options.app_name.as_deref().filter(|name| names.contains(name)) {
-            bail!("{name} is an entry and the application: give --app-name another name");
+        if names.contains(&app) {
+            bail!("{app} is an entry and the application: give --app-name another name");
         }
         if all.is_empty() {
             bail!("no entry: no function of the sources is marked `__dpa_rpc__` or `__dpa_global__`");
         }
-        if is_doca {
-            units.push(self.doca(scratch)?);
+        if uses_doca {
+            files.push(self.doca()?);
         }
         let mut link = self.command();
-        link.args(&units).arg("-o").arg(image);
-        link.arg("-T").arg(self.headers.join("emu-c.ld"));
+        link.args(&files).arg("-o").arg(image).arg("-T").arg(self.scratch.join("emu-c.ld"));
         link.args(self.options.device_libraries.iter().filter(|library| !is_vendor(library)));
-        execute(link.arg("-L").arg(self.libraries).args(["-lflexio_dev", "-lgcc"]))?;
+        execute(link.arg("-L").arg(libraries).args(["-lflexio_dev", "-lgcc"]))?;
         Ok(all)
     }
-}
 
-impl Device<'_> {
     /// Has the compiler report the sizes of structures that entries take.
     fn measure(&self, probe: &str, file: &Path, entries: &mut [entries::Entry]) -> anyhow::Result<()> {
         std::fs::write(file, probe)?;
@@ -225,8 +284,8 @@ impl Device<'_> {
     }
 
     /// Compiles the device library of DOCA DPA, whatever generation of FlexIO's headers the program has.
-    fn doca(&self, scratch: &Path) -> anyhow::Result<PathBuf> {
-        let (source, object) = (scratch.join("doca_dpa_dev.c"), scratch.join("doca_dpa_dev.o"));
+    fn doca(&self) -> anyhow::Result<PathBuf> {
+        let (source, object) = (self.scratch.join("doca_dpa_dev.c"), self.scratch.join("doca_dpa_dev.o"));
         std::fs::write(&source, DOCA)?;
         let mut compile = self.command_with(std::iter::empty(), &["-DFLEXIO_DEV_ALLOW_EXPERIMENTAL_API"]);
         execute(compile.arg("-c").arg(&source).arg("-o").arg(&object))?;
@@ -245,14 +304,10 @@ fn archive(options: &Options, stub: &Path, output: &Path, scratch: &Path) -> any
     let mut compiler = Command::new(options.host_compiler.as_deref().unwrap_or("cc"));
     compiler.args(&options.host_options).args(["-fPIC", "-c", "-I"]).arg(scratch.join("include"));
     execute(compiler.arg(stub).arg("-o").arg(&object))?;
-    if let Some(folder) = output.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
-    }
     // `ar` adds to what is there.
     let fresh = scratch.join("archive.a");
     execute(Command::new("ar").arg("rcs").arg(&fresh).arg(&object))?;
-    std::fs::copy(&fresh, output).with_context(|| format!("writing {}", output.display()))?;
-    Ok(())
+    put(&fresh, output)
 }
 
 /// Runs a program; gives what it prints on stdout. What it says on stderr is the user's to read.

@@ -13,7 +13,11 @@ use anyhow::{Context as _, bail};
 pub(crate) struct Options {
     /// Sources in C for the DPA.
     pub(crate) sources: Vec<PathBuf>,
-    /// Archive that the host program links.
+    /// Objects that an earlier call with `-c` has made of sources.
+    pub(crate) objects: Vec<PathBuf>,
+    /// Each source becomes an object, and nothing is linked.
+    pub(crate) compile_only: bool,
+    /// Archive that the host program links; with `-c` the object.
     pub(crate) output: Option<PathBuf>,
     /// The host's compiler.
     pub(crate) host_compiler: Option<String>,
@@ -56,7 +60,7 @@ impl Options {
         while let Some(argument) = rest.next() {
             let text = argument.to_str().with_context(|| format!("{} is not UTF-8", argument.display()))?;
             let Some(option) = text.strip_prefix("--").or_else(|| text.strip_prefix('-')) else {
-                options.sources.push(argument.into());
+                options.input(argument.into())?;
                 continue;
             };
             let (name, value) = match option.split_once('=') {
@@ -84,8 +88,9 @@ impl Options {
                 "emu-libs" => options.libraries = Some(next()?.into()),
                 "h" | "help" => options.help = true,
                 "V" | "version" => options.version = true,
-                "c" | "gen-libs" | "dpa-lib" => {
-                    bail!("-{name}: only whole programs are built: give all device sources at once, and -o NAME.a")
+                "c" | "compile" => options.compile_only = true,
+                "gen-libs" | "dpa-lib" => {
+                    bail!("-{name}: libraries are not made: compile with -c, and give the objects to the last call")
                 }
                 _ if IGNORED_FLAGS.contains(&name) => options.ignored.push(text.to_owned()),
                 _ if IGNORED_VALUES.contains(&name) => {
@@ -100,6 +105,16 @@ impl Options {
             }
         }
         Ok(options)
+    }
+
+    /// Takes a file by its name: a source in C, or an object.
+    fn input(&mut self, file: PathBuf) -> anyhow::Result<()> {
+        match file.extension().and_then(std::ffi::OsStr::to_str) {
+            Some("c") => self.sources.push(file),
+            Some("o") => self.objects.push(file),
+            _ => bail!("{}: inputs are sources in C (NAME.c) and objects of -c (NAME.o)", file.display()),
+        }
+        Ok(())
     }
 }
 
@@ -116,6 +131,7 @@ mod tests {
         let options = parse(&[
             "device.c",
             "other.c",
+            "third.dpa.o",
             "-o",
             "build/app.a",
             "-hostcc=gcc",
@@ -137,6 +153,7 @@ mod tests {
             options,
             Options {
                 sources: vec!["device.c".into(), "other.c".into()],
+                objects: vec!["third.dpa.o".into()],
                 output: Some("build/app.a".into()),
                 host_compiler: Some("gcc".to_owned()),
                 host_options: strings(&["-Wno-deprecated-declarations", "-O3"]),
@@ -155,7 +172,8 @@ mod tests {
         for (line, named) in [
             (&["-nonsense"][..], "-nonsense: no option"),
             (&["a.c", "-o"], "-o has no value"),
-            (&["-c", "a.c"], "only whole programs"),
+            (&["-gen-libs", "a.o"], "-gen-libs: libraries are not made"),
+            (&["a.cpp"], "a.cpp: inputs are sources in C"),
         ] {
             let error = parse(line).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");

@@ -36,7 +36,7 @@ const DEVICE: [(&str, &str); 15] = headers!(
 const HOST: [(&str, &str); 2] = headers!("host/flexio-sys/include": "libflexio/flexio.h", "libflexio/flexio_ver.h");
 
 /// Those that device programs include are among them.
-const DOCA: [(&str, &str); 11] = headers!(
+const DOCA: [(&str, &str); 12] = headers!(
     "host/doca-sys/include":
     "doca_argp.h",
     "doca_compat.h",
@@ -48,15 +48,19 @@ const DOCA: [(&str, &str); 11] = headers!(
     "doca_mmap.h",
     "doca_rdma.h",
     "doca_sync_event.h",
-    "doca_types.h"
+    "doca_types.h",
+    "doca_version.h"
 );
-/// What pkg-config knows of, and how each is linked.
-const PACKAGES: [(&str, &str); 5] = [
-    ("libflexio", "-lflexio"),
-    ("doca-common", "-ldoca_common"),
-    ("doca-argp", "-ldoca_argp"),
-    ("doca-dpa", "-ldoca_dpa"),
-    ("doca-rdma", "-ldoca_rdma"),
+/// Releases whose interface the headers have: build files ask for the least that they need.
+const FLEXIO_RELEASE: &str = "26.4.0";
+const DOCA_RELEASE: &str = "3.3.0";
+/// What pkg-config knows of, of which release, and how each is linked.
+const PACKAGES: [(&str, &str, &str); 5] = [
+    ("libflexio", FLEXIO_RELEASE, "-lflexio"),
+    ("doca-common", DOCA_RELEASE, "-ldoca_common"),
+    ("doca-argp", DOCA_RELEASE, "-ldoca_argp"),
+    ("doca-dpa", DOCA_RELEASE, "-ldoca_dpa"),
+    ("doca-rdma", DOCA_RELEASE, "-ldoca_rdma"),
 ];
 
 fn put(path: &Path, text: &str) -> anyhow::Result<()> {
@@ -113,12 +117,11 @@ pub(super) fn write(folder: &Path, libraries: &Path) -> anyhow::Result<()> {
             std::fs::rename(&new, &to).with_context(context)?;
         }
     }
-    for (name, libs) in PACKAGES {
+    for (name, release, libs) in PACKAGES {
         let text = format!(
             "prefix={}\nlibdir=${{prefix}}/lib\nName: {name}\nDescription: {name} of the emulated card\nVersion: \
-             {}\nCflags: -I${{prefix}}/include\nLibs: -L${{libdir}} {libs}\n",
-            escaped(&folder),
-            env!("CARGO_PKG_VERSION")
+             {release}\nCflags: -I${{prefix}}/include\nLibs: -L${{libdir}} {libs}\n",
+            escaped(&folder)
         );
         put(&lib.join(format!("pkgconfig/{name}.pc")), &text)?;
     }

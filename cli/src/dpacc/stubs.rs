@@ -14,7 +14,7 @@ fn unpack(name: &str) -> String {
 }
 
 /// Text in a string of C, or of the assembler: of a string of the assembler in one of C, quote it twice.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
@@ -82,9 +82,9 @@ pub(super) fn device(source: &Path, entries: &[Entry]) -> anyhow::Result<String>
             if entry.is_void { format!("{call};\n\treturn 0;") } else { format!("return (unsigned long){call};") };
         let _ = write!(
             text,
-            "\n__attribute__((used)) unsigned long {}(void *argbuf, void *func)\n{{\n\t(void)argbuf;\n\t(void)func;\n\
-             \t{body}\n}}\n",
-            unpack(&entry.name)
+            "\nunsigned long {name}(void *argbuf, void *func);\n__attribute__((used)) unsigned long {name}(void \
+             *argbuf, void *func)\n{{\n\t(void)argbuf;\n\t(void)func;\n\t{body}\n}}\n",
+            name = unpack(&entry.name)
         );
     }
     Ok(text)

@@ -1,13 +1,13 @@
 //! Command lines of programs.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use doca_sys::*;
 use emu_libibverbs::handle::{self, Object};
 
-use crate::failure::{Failure, Result, bad_state, invalid, put, run, text, unsupported};
+use crate::failure::{Failure, Result, bad_state, invalid, put, run_without_card, text, unsupported};
 use crate::log;
 
 /// Most parameters of a program.
@@ -78,7 +78,7 @@ pub(crate) unsafe extern "C" fn doca_argp_init(
     program_name: *const c_char,
     program_config: *mut c_void,
 ) -> doca_error_t {
-    run("doca_argp_init", || {
+    run_without_card("doca_argp_init", || {
         let program = if program_name.is_null() {
             None
         } else {
@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn doca_argp_init(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_argp_destroy() -> doca_error_t {
-    run("doca_argp_destroy", || {
+    run_without_card("doca_argp_destroy", || {
         with_parser(|_| Ok(()))?;
         *parser() = None;
         Ok(())
@@ -106,7 +106,7 @@ pub(crate) unsafe extern "C" fn doca_argp_destroy() -> doca_error_t {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_argp_param_create(param: *mut *mut doca_argp_param) -> doca_error_t {
-    run("doca_argp_param_create", || {
+    run_without_card("doca_argp_param_create", || {
         with_parser(|_| Ok(()))?;
         if param.is_null() {
             return Err(invalid("param is null"));
@@ -119,11 +119,11 @@ pub(crate) unsafe extern "C" fn doca_argp_param_create(param: *mut *mut doca_arg
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_argp_param_destroy(param: *mut doca_argp_param) -> doca_error_t {
-    run("doca_argp_param_destroy", || Ok(handle::retire::<Param>(param).map(drop)?))
+    run_without_card("doca_argp_param_destroy", || Ok(handle::retire::<Param>(param).map(drop)?))
 }
 
 fn change(call: &str, param: *mut doca_argp_param, f: impl FnOnce(&mut Description) -> Result<()>) {
-    run(call, || f(&mut handle::get::<Param>(param)?.0.lock().unwrap_or_else(PoisonError::into_inner)));
+    run_without_card(call, || f(&mut handle::get::<Param>(param)?.0.lock().unwrap_or_else(PoisonError::into_inner)));
 }
 
 /// Changes a text of a parameter.
@@ -221,7 +221,7 @@ const OWN: [(&str, &str, &str, &str); 4] = [
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_argp_register_param(input_param: *mut doca_argp_param) -> doca_error_t {
-    run("doca_argp_register_param", || {
+    run_without_card("doca_argp_register_param", || {
         let object = handle::retire::<Param>(input_param)?;
         let parameter = object.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let label = if parameter.label().is_empty() { "without a name".to_owned() } else { parameter.label() };
@@ -268,7 +268,7 @@ pub(crate) unsafe extern "C" fn doca_argp_register_param(input_param: *mut doca_
 pub(crate) unsafe extern "C" fn doca_argp_register_validation_callback(
     callback: doca_argp_validation_cb_t,
 ) -> doca_error_t {
-    run("doca_argp_register_validation_callback", || {
+    run_without_card("doca_argp_register_validation_callback", || {
         with_parser(|parser| {
             parser.validation = callback;
             callback.map(drop).ok_or_else(|| invalid("callback is null"))
@@ -278,7 +278,7 @@ pub(crate) unsafe extern "C" fn doca_argp_register_validation_callback(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_argp_register_version_callback(callback: doca_argp_param_cb_t) -> doca_error_t {
-    run("doca_argp_register_version_callback", || {
+    run_without_card("doca_argp_register_version_callback", || {
         with_parser(|parser| {
             parser.version = callback;
             callback.map(drop).ok_or_else(|| invalid("callback is null"))
@@ -288,12 +288,12 @@ pub(crate) unsafe extern "C" fn doca_argp_register_version_callback(callback: do
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_argp_set_dpdk_program(_callback: doca_argp_dpdk_cb_t) {
-    run("doca_argp_set_dpdk_program", || Err(unsupported("programs of DPDK are not emulated")));
+    run_without_card("doca_argp_set_dpdk_program", || Err(unsupported("programs of DPDK are not emulated")));
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_argp_cmd_create(_cmd: *mut *mut doca_argp_cmd) -> doca_error_t {
-    run("doca_argp_cmd_create", || Err(unsupported("commands below the program's own are not emulated")))
+    run_without_card("doca_argp_cmd_create", || Err(unsupported("commands below the program's own are not emulated")))
 }
 
 fn usage(parser: &Parser) -> String {
@@ -316,7 +316,7 @@ fn usage(parser: &Parser) -> String {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_argp_usage() {
-    run("doca_argp_usage", || {
+    run_without_card("doca_argp_usage", || {
         let text = with_parser(|parser| Ok(usage(parser)))?;
         log::streams()[0].write(text.as_bytes());
         Ok(())
@@ -433,18 +433,15 @@ fn answer(text: &str) -> ! {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_argp_start(argc: c_int, argv: *mut *mut c_char) -> doca_error_t {
-    run("doca_argp_start", || {
+    run_without_card("doca_argp_start", || {
         let count = usize::try_from(argc).ok().filter(|count| *count >= 1 && !argv.is_null());
         let count = count.ok_or_else(|| invalid(format!("argc is {argc}, or argv null: give those of main")))?;
         // SAFETY: not null; `argc` texts as the caller promises.
         let arguments = unsafe { core::slice::from_raw_parts(argv, count) };
         let mut texts = Vec::new();
-        for argument in arguments {
-            if argument.is_null() {
-                return Err(invalid("an entry of argv is null"));
-            }
-            // SAFETY: not null; terminated as the caller promises.
-            texts.push(unsafe { CStr::from_ptr(*argument) }.to_string_lossy().into_owned());
+        for (number, argument) in arguments.iter().enumerate() {
+            // SAFETY: terminated, if not null, as the caller promises.
+            texts.push(unsafe { text(*argument, &format!("argv[{number}]")) }?);
         }
         // Callbacks may call the parser: they get a copy of it.
         let parser = with_parser(|parser| {
@@ -476,7 +473,7 @@ pub(crate) unsafe extern "C" fn doca_argp_start(argc: c_int, argv: *mut *mut c_c
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_argp_get_log_level(log_level: *mut c_int) -> doca_error_t {
-    run("doca_argp_get_log_level", || {
+    run_without_card("doca_argp_get_log_level", || {
         // SAFETY: null, or writable as the caller promises.
         unsafe { put(log_level, "log_level", log::doca_log_level_get_global_lower_limit() as c_int) }
     })
@@ -484,7 +481,7 @@ pub(crate) unsafe extern "C" fn doca_argp_get_log_level(log_level: *mut c_int) -
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_argp_get_sdk_log_level(log_level: *mut c_int) -> doca_error_t {
-    run("doca_argp_get_sdk_log_level", || {
+    run_without_card("doca_argp_get_sdk_log_level", || {
         // SAFETY: null, or writable as the caller promises.
         unsafe { put(log_level, "log_level", log::doca_log_level_get_global_sdk_limit() as c_int) }
     })

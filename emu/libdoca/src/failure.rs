@@ -67,8 +67,21 @@ pub fn unsupported(reason: impl Display) -> Failure {
 
 /// Carries out a call, and says why it failed if it did.
 pub fn run(call: &str, f: impl FnOnce() -> Result<()>) -> doca_error_t {
+    run_entered(call, fork::enter, f)
+}
+
+/// The same for a call that has to do with no card: a process may fork behind it.
+pub(crate) fn run_without_card(call: &str, f: impl FnOnce() -> Result<()>) -> doca_error_t {
+    run_entered(call, fork::enter_without_card, f)
+}
+
+fn run_entered(
+    call: &str,
+    enter: fn() -> emu_libibverbs::errno::Result<()>,
+    f: impl FnOnce() -> Result<()>,
+) -> doca_error_t {
     log::start();
-    let entered = fork::enter().map_err(|error| Failure(DOCA_ERROR_BAD_STATE, error.reason));
+    let entered = enter().map_err(|error| Failure(DOCA_ERROR_BAD_STATE, error.reason));
     let result = entered.and_then(|()| {
         let panicked =
             || Err(Failure(DOCA_ERROR_UNEXPECTED, "the emulator panicked; see the message above".to_owned()));

@@ -11,7 +11,7 @@ use doca_sys::*;
 use emu_libibverbs::handle::{self, Object};
 use libc::FILE;
 
-use crate::failure::{Result, invalid, put, run, text, unsupported};
+use crate::failure::{Result, invalid, put, run_without_card, text, unsupported};
 
 /// Most log sources and backends of a program.
 const MAX_ENTRIES: usize = 256;
@@ -80,7 +80,9 @@ impl Sink {
                 // SAFETY: the bytes are a slice; a descriptor that is closed is an error and no more.
                 unsafe { libc::write(fd, line.as_ptr().cast(), line.len()) };
             }
-            Sink::Buffer { start, capacity, flush } if line.len() < capacity => {
+            Sink::Buffer { start, capacity, flush } => {
+                // What does not fit is cut off.
+                let line = &line.as_bytes()[..line.len().min(capacity - 1)];
                 let to = std::ptr::with_exposed_provenance_mut::<c_char>(start);
                 // SAFETY: the program gave the buffer with its capacity, in which line and terminator fit, and the
                 // function to call with it.
@@ -90,7 +92,6 @@ impl Sink {
                     flush(to);
                 }
             }
-            Sink::Buffer { .. } => {}
         }
     }
 }
@@ -175,7 +176,7 @@ pub(crate) unsafe extern "C" fn doca_log_backend_create_with_file(
     fptr: *mut FILE,
     backend: *mut *mut doca_log_backend,
 ) -> doca_error_t {
-    run("doca_log_backend_create_with_file", || create_with_file(fptr, false, backend))
+    run_without_card("doca_log_backend_create_with_file", || create_with_file(fptr, false, backend))
 }
 
 #[unsafe(no_mangle)]
@@ -183,7 +184,7 @@ pub(crate) unsafe extern "C" fn doca_log_backend_create_with_file_sdk(
     fptr: *mut FILE,
     backend: *mut *mut doca_log_backend,
 ) -> doca_error_t {
-    run("doca_log_backend_create_with_file_sdk", || create_with_file(fptr, true, backend))
+    run_without_card("doca_log_backend_create_with_file_sdk", || create_with_file(fptr, true, backend))
 }
 
 #[unsafe(no_mangle)]
@@ -191,7 +192,7 @@ pub(crate) unsafe extern "C" fn doca_log_backend_create_with_fd(
     fd: c_int,
     backend: *mut *mut doca_log_backend,
 ) -> doca_error_t {
-    run("doca_log_backend_create_with_fd", || create_with_fd(fd, false, backend))
+    run_without_card("doca_log_backend_create_with_fd", || create_with_fd(fd, false, backend))
 }
 
 #[unsafe(no_mangle)]
@@ -199,7 +200,7 @@ pub(crate) unsafe extern "C" fn doca_log_backend_create_with_fd_sdk(
     fd: c_int,
     backend: *mut *mut doca_log_backend,
 ) -> doca_error_t {
-    run("doca_log_backend_create_with_fd_sdk", || create_with_fd(fd, true, backend))
+    run_without_card("doca_log_backend_create_with_fd_sdk", || create_with_fd(fd, true, backend))
 }
 
 #[unsafe(no_mangle)]
@@ -209,7 +210,7 @@ pub(crate) unsafe extern "C" fn doca_log_backend_create_with_buf(
     handler: log_flush_callback,
     backend: *mut *mut doca_log_backend,
 ) -> doca_error_t {
-    run("doca_log_backend_create_with_buf", || match handler {
+    run_without_card("doca_log_backend_create_with_buf", || match handler {
         Some(flush) if !buf.is_null() && capacity > 0 => {
             add(Sink::Buffer { start: buf.expose_provenance(), capacity, flush }, false, backend)
         }
@@ -222,13 +223,13 @@ pub(crate) unsafe extern "C" fn doca_log_backend_create_with_syslog(
     _name: *const c_char,
     _backend: *mut *mut doca_log_backend,
 ) -> doca_error_t {
-    run("doca_log_backend_create_with_syslog", || Err(unsupported("a backend for syslog is not emulated")))
+    run_without_card("doca_log_backend_create_with_syslog", || Err(unsupported("a backend for syslog is not emulated")))
 }
 
 /// Two backends: stdout for INFO and what is more verbose, stderr for what is more severe.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_log_backend_create_standard() -> doca_error_t {
-    run("doca_log_backend_create_standard", || {
+    run_without_card("doca_log_backend_create_standard", || {
         locked(&LOG).has_standard = true;
         Ok(())
     })
@@ -249,7 +250,7 @@ pub(crate) unsafe extern "C" fn doca_log_backend_set_level_lower_limit(
     backend: *mut doca_log_backend,
     level: u32,
 ) -> doca_error_t {
-    run("doca_log_backend_set_level_lower_limit", || {
+    run_without_card("doca_log_backend_set_level_lower_limit", || {
         let level = checked(level)?;
         with_limits(backend, false, |limits| limits.1 = level)
     })
@@ -260,7 +261,7 @@ pub(crate) unsafe extern "C" fn doca_log_backend_set_level_upper_limit(
     backend: *mut doca_log_backend,
     upper_limit: u32,
 ) -> doca_error_t {
-    run("doca_log_backend_set_level_upper_limit", || {
+    run_without_card("doca_log_backend_set_level_upper_limit", || {
         let level = checked(upper_limit)?;
         with_limits(backend, false, |limits| limits.0 = level)
     })
@@ -271,7 +272,7 @@ pub(crate) unsafe extern "C" fn doca_log_backend_set_sdk_level(
     backend: *mut doca_log_backend,
     level: u32,
 ) -> doca_error_t {
-    run("doca_log_backend_set_sdk_level", || {
+    run_without_card("doca_log_backend_set_sdk_level", || {
         let level = checked(level)?;
         with_limits(backend, true, |limits| limits.1 = level)
     })
@@ -297,12 +298,12 @@ pub(crate) fn set_sdk_limit(level: u32) -> Result<()> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_log_level_set_global_lower_limit(level: u32) -> doca_error_t {
-    run("doca_log_level_set_global_lower_limit", || set_lower_limit(level))
+    run_without_card("doca_log_level_set_global_lower_limit", || set_lower_limit(level))
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_log_level_set_global_upper_limit(upper_limit: u32) -> doca_error_t {
-    run("doca_log_level_set_global_upper_limit", || {
+    run_without_card("doca_log_level_set_global_upper_limit", || {
         let level = checked(upper_limit)?;
         let mut log = locked(&LOG);
         log.upper = level;
@@ -313,7 +314,7 @@ pub(crate) unsafe extern "C" fn doca_log_level_set_global_upper_limit(upper_limi
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_log_level_set_global_sdk_limit(level: u32) -> doca_error_t {
-    run("doca_log_level_set_global_sdk_limit", || set_sdk_limit(level))
+    run_without_card("doca_log_level_set_global_sdk_limit", || set_sdk_limit(level))
 }
 
 #[unsafe(no_mangle)]
@@ -336,7 +337,7 @@ pub(crate) unsafe extern "C" fn doca_log_register_source(
     source_name: *const c_char,
     source: *mut c_int,
 ) -> doca_error_t {
-    run("doca_log_register_source", || {
+    run_without_card("doca_log_register_source", || {
         // SAFETY: null, or terminated and writable as the caller promises.
         let name = unsafe { text(source_name, "source_name") }?;
         let mut log = locked(&LOG);
@@ -353,7 +354,7 @@ pub(crate) unsafe extern "C" fn doca_log_register_source(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_log_unregister_source(source: c_int) -> doca_error_t {
-    run("doca_log_unregister_source", || {
+    run_without_card("doca_log_unregister_source", || {
         locked(&LOG).sources.remove(&source);
         Ok(())
     })
@@ -383,7 +384,7 @@ pub(crate) unsafe extern "C" fn flexcast_doca_log(
     func: *const c_char,
     message: *const c_char,
 ) -> doca_error_t {
-    run("doca_log", || {
+    run_without_card("doca_log", || {
         let level = checked(level)?;
         if message.is_null() {
             return Err(invalid("format is null"));

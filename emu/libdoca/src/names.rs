@@ -1,4 +1,4 @@
-//! Names and descriptions of result codes.
+//! Names and descriptions of result codes, and the release.
 
 use core::ffi::{CStr, c_char};
 
@@ -50,4 +50,10 @@ pub(crate) unsafe extern "C" fn doca_error_get_name(error: doca_error_t) -> *con
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn doca_error_get_descr(error: doca_error_t) -> *const c_char {
     texts(error).1.as_ptr()
+}
+
+/// The release whose interface the headers have, as `doca_version.h` names it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn doca_version_runtime() -> *const c_char {
+    DOCA_VERSION_STRING.as_ptr().cast()
 }

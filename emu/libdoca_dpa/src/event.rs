@@ -17,6 +17,8 @@ use crate::process::{Process, lock, world};
 
 /// Wall-clock time after which a wait ends in which nothing happens.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+/// Wall-clock time after which such a wait is reported.
+const REPORT_AFTER: Duration = Duration::from_secs(3);
 /// Wall-clock time between two polls while nothing is due on the card.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Virtual time after which other threads of the program may have the machine.
@@ -32,6 +34,8 @@ struct State {
     /// Somebody publishes it; somebody waits for it.
     is_published: bool,
     is_subscribed: bool,
+    /// The host is one of those that wait.
+    is_for_host: bool,
     is_for_peers: bool,
     /// The DPA that it is on.
     process: Option<Arc<Process>>,
@@ -91,8 +95,23 @@ impl Event {
         Ok(old)
     }
 
-    fn wait(&self, until: impl Fn(u64) -> bool) -> Result<()> {
+    /// Reports a wait in which nothing happens.
+    fn report(&self, call: &str, value: u64) {
+        let why = if lock(&self.0).is_for_host {
+            ""
+        } else {
+            "; the host is no subscriber of this event: are publisher and subscriber exchanged?"
+        };
+        let (since, end) = (REPORT_AFTER.as_secs(), IDLE_TIMEOUT.as_secs());
+        tracing::warn!(
+            "{call}: the number is {value}, and nothing has happened on the card for {since} s; the wait ends after \
+             {end} s{why}"
+        );
+    }
+
+    fn wait(&self, call: &str, until: impl Fn(u64) -> bool) -> Result<()> {
         let (process, address) = self.place()?;
+        let mut is_reported = false;
         let mut idle: Option<(Instant, u64)> = None;
         // The bridge drives a machine that follows the wall clock.
         let is_driven = emu_libibverbs::is_bridged();
@@ -124,6 +143,10 @@ impl Event {
                 continue;
             }
             let (since, old) = *idle.get_or_insert_with(|| (Instant::now(), value));
+            if !is_reported && since.elapsed() > REPORT_AFTER {
+                self.report(call, value);
+                is_reported = true;
+            }
             if old != value {
                 idle = None;
             } else if since.elapsed() > IDLE_TIMEOUT {
@@ -254,7 +277,7 @@ pub(crate) unsafe extern "C" fn doca_sync_event_add_subscriber_location_cpu(
     run("doca_sync_event_add_subscriber_location_cpu", || {
         configure(event, |state| {
             state.devices.push(handle::get::<Dev>(dev)?);
-            state.is_subscribed = true;
+            (state.is_subscribed, state.is_for_host) = (true, true);
             Ok(())
         })
     })
@@ -349,7 +372,8 @@ pub(crate) unsafe extern "C" fn doca_sync_event_wait_gt(
     value: u64,
     mask: u64,
 ) -> doca_error_t {
-    run("doca_sync_event_wait_gt", || handle::get::<Event>(event)?.wait(|found| found & mask > value))
+    let call = "doca_sync_event_wait_gt";
+    run(call, || handle::get::<Event>(event)?.wait(call, |found| found & mask > value))
 }
 
 /// Every wait leaves the processor to others.
@@ -359,7 +383,8 @@ pub(crate) unsafe extern "C" fn doca_sync_event_wait_gt_yield(
     value: u64,
     mask: u64,
 ) -> doca_error_t {
-    run("doca_sync_event_wait_gt_yield", || handle::get::<Event>(event)?.wait(|found| found & mask > value))
+    let call = "doca_sync_event_wait_gt_yield";
+    run(call, || handle::get::<Event>(event)?.wait(call, |found| found & mask > value))
 }
 
 #[unsafe(no_mangle)]

@@ -11,7 +11,7 @@ use emu_libibverbs::handle::{self, CStruct, Object};
 use emu_machine::{Config, World};
 use flexio_sys::*;
 
-use crate::status::{Result, failed, input, out, pointer, status, text, value};
+use crate::status::{Result, failed, input, out, pointer, status, status_without_card, text, value};
 
 /// Largest argument buffer of an RPC.
 const MAX_ARGBUF_BYTES: usize = 64 << 10;
@@ -113,7 +113,7 @@ pub(crate) unsafe extern "C" fn flexio_app_create(
     fattr: *mut flexio_app_attr,
     app: *mut *mut flexio_app,
 ) -> flexio_status {
-    status("flexio_app_create", || {
+    status_without_card("flexio_app_create", || {
         // SAFETY: null, or initialised and writable as the interface asks.
         let (attr, app) = unsafe { (input(fattr, "fattr")?, out(app, "app")?) };
         // SAFETY: a terminated string, as the interface asks.
@@ -151,7 +151,7 @@ pub(crate) unsafe extern "C" fn flexio_app_get(
     fattr: *mut flexio_app_select_attr,
     app: *mut *mut flexio_app,
 ) -> flexio_status {
-    status("flexio_app_get", || {
+    status_without_card("flexio_app_get", || {
         // SAFETY: null, or initialised and writable as the interface asks.
         let (attr, app) = unsafe { (input(fattr, "fattr")?, out(app, "app")?) };
         // SAFETY: a terminated string, as the interface asks.
@@ -182,7 +182,7 @@ pub(crate) unsafe extern "C" fn flexio_app_get(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn flexio_app_destroy(app: *mut flexio_app) -> flexio_status {
-    status("flexio_app_destroy", || {
+    status_without_card("flexio_app_destroy", || {
         let object = handle::get::<App>(app)?;
         // This call and the set of live handles hold it as well.
         let processes = Arc::strong_count(&object) - 2;
@@ -259,7 +259,7 @@ pub(crate) unsafe extern "C" fn flexio_func_register(
     dev_func_name: *const c_char,
     out_func: *mut flexio_func_t,
 ) -> flexio_status {
-    status("flexio_func_register", || {
+    status_without_card("flexio_func_register", || {
         let app = handle::get::<App>(app)?;
         // SAFETY: null, or a terminated string and a writable key, as the interface asks.
         let (name, out_func) = unsafe { (text(dev_func_name, "dev_func_name")?, out(out_func, "out_func")?) };
@@ -283,7 +283,7 @@ pub(crate) unsafe extern "C" fn flexio_func_pup_register(
     argbuf_size: usize,
     host_pack_func: flexio_func_arg_pack_fn_t,
 ) -> flexio_status {
-    status("flexio_func_pup_register", || {
+    status_without_card("flexio_func_pup_register", || {
         let app = handle::get::<App>(app)?;
         // SAFETY: null, or terminated strings as the interface asks.
         let (name, unpack_name) =

@@ -60,9 +60,17 @@ impl From<MachineError> for Failure {
 }
 
 fn run<T>(call: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    run_entered(call, fork::enter, f)
+}
+
+fn run_entered<T>(
+    call: &str,
+    enter: fn() -> emu_libibverbs::errno::Result<()>,
+    f: impl FnOnce() -> Result<T>,
+) -> Result<T> {
     log::start();
     // The emulator's own state is behind locks that recover from a panic, and the caller learns of it from the status.
-    let result = fork::enter().map_err(Failure::from).and_then(|()| {
+    let result = enter().map_err(Failure::from).and_then(|()| {
         catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| {
             Err(Failure {
                 status: FLEXIO_STATUS_FATAL_ERR,
@@ -82,6 +90,11 @@ fn run<T>(call: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
 /// A call that returns a status.
 pub(crate) fn status(call: &str, f: impl FnOnce() -> Result<()>) -> flexio_status {
     run(call, f).map_or_else(|failure| failure.status, |()| FLEXIO_STATUS_SUCCESS)
+}
+
+/// A call that returns a status and has to do with no card: a process may fork behind it.
+pub(crate) fn status_without_card(call: &str, f: impl FnOnce() -> Result<()>) -> flexio_status {
+    run_entered(call, fork::enter_without_card, f).map_or_else(|failure| failure.status, |()| FLEXIO_STATUS_SUCCESS)
 }
 
 /// A call that returns something else, with its value for failures.

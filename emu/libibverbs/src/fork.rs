@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::errno::{Errno, Result};
 
-/// Somebody has called; from then on a child is a child.
+/// Somebody has called for cards; from then on a child is a child.
 static USED: AtomicBool = AtomicBool::new(false);
 static CHILD: AtomicBool = AtomicBool::new(false);
 
 /// What every call in a child is answered.
-pub const REASON: &str = "the process was forked after its first call, and its cards are the parent's: open them in \
-    the parent alone, fork before the first call, or execute another program";
+pub const REASON: &str = "the process was forked after its first call for a card, and its cards are the parent's: open \
+    them in the parent alone, fork before the first call, or execute another program";
 
 extern "C" fn in_child() {
     CHILD.store(true, Ordering::Relaxed);
@@ -27,20 +27,30 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Whether this is a child of a process that has used the library.
+/// Whether this is a child of a process that has used cards.
 #[must_use]
 pub fn is_child() -> bool {
     CHILD.load(Ordering::Relaxed)
 }
 
-/// Before a call does anything else.
+/// Before a call that has to do with no card does anything else. What `flexcast dpacc` makes calls before `main`, and a
+/// program may fork behind that.
 ///
 /// # Errors
-/// ENODEV in a child of a process that has used the library.
-pub fn enter() -> Result<()> {
+/// ENODEV in a child of a process that has used cards.
+pub fn enter_without_card() -> Result<()> {
     if is_child() {
         return Err(Errno::new(libc::ENODEV, REASON));
     }
+    Ok(())
+}
+
+/// Before any other call does anything else.
+///
+/// # Errors
+/// ENODEV in a child of a process that has used cards.
+pub fn enter() -> Result<()> {
+    enter_without_card()?;
     if !USED.swap(true, Ordering::Relaxed) {
         // SAFETY: the handler does nothing but store to an atomic, which a child of any process may. Without memory for
         // it nothing is registered, and children are as they were.

@@ -4,6 +4,7 @@ pub const DOCA_DEVINFO_PCI_ADDR_SIZE: u32 = 13;
 pub const DOCA_DEVINFO_MAC_ADDR_SIZE: u32 = 6;
 pub const DOCA_DEVINFO_IFACE_NAME_SIZE: u32 = 256;
 pub const DOCA_DEVINFO_IBDEV_NAME_SIZE: u32 = 64;
+pub const DOCA_VERSION_STRING: &[u8; 6] = b"3.3.0\0";
 pub const DOCA_SUCCESS: doca_error = 0;
 pub const DOCA_ERROR_UNKNOWN: doca_error = 1;
 pub const DOCA_ERROR_NOT_PERMITTED: doca_error = 2;

@@ -9,11 +9,11 @@ use crate::wait::Bound;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The vendor's libraries are not there.
+    /// The vendor's libraries are not there, or not of use to this process.
     #[error(
-        "DOCA not installed: missing {missing}; install the DOCA host packages, or take the emulator's \
-         libraries: name their folder (which `cargo xtask build-emu-libs` prints) in LD_LIBRARY_PATH, or open it by \
-         its path"
+        "DOCA not installed, or not whole: {missing} cannot be used; install the DOCA host packages, or take the \
+         emulator's libraries: name their folder (which `cargo xtask build-emu-libs` prints) in LD_LIBRARY_PATH, or \
+         open it by its path"
     )]
     NotInstalled {
         /// File names tried, in order.

@@ -1,6 +1,7 @@
 //! Filling a function table from an installed shared library.
 
 use std::error::Error as _;
+use std::io::Read as _;
 use std::path::Path;
 
 use crate::api::VerbsApi;
@@ -59,6 +60,31 @@ impl LoadError {
     }
 }
 
+/// Class and machine of a file of the ELF format, `e_ident[EI_CLASS]` and `e_machine`: whether it is of 64 bits, and
+/// for which processor. None if it is none.
+fn kind(file: &Path) -> std::io::Result<Option<(u8, [u8; 2])>> {
+    let mut header = Vec::new();
+    std::fs::File::open(file)?.take(20).read_to_end(&mut header)?;
+    Ok(header.starts_with(b"\x7FELF").then(|| Some((*header.get(4)?, *header.last_chunk()?))).flatten())
+}
+
+/// Why the library of this name or path that the dynamic loader would find by LD_LIBRARY_PATH cannot be used, if its
+/// first bytes show it.
+fn unfit(name: &str) -> Option<String> {
+    let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain([Path::new("").to_owned()]);
+    // A path is itself in every folder's place; a name alone is no file of the working directory.
+    let file =
+        folders.map(|folder| folder.join(name)).find(|file| file.parent() != Some(Path::new("")) && file.exists())?;
+    let reason = match (kind(&file), kind(Path::new("/proc/self/exe"))) {
+        (Err(error), _) => format!("cannot be read: {error}"),
+        (Ok(None), _) => "is no shared library".to_owned(),
+        (Ok(Some(its)), Ok(Some(own))) if its != own => "is for another architecture than this process".to_owned(),
+        _ => return None,
+    };
+    Some(format!("{} {reason}", file.display()))
+}
+
 /// An open shared library. It is never closed: these libraries start threads and register exit handlers of their own,
 /// so unloading one is unsound, and a function table must stay valid for as long as anyone holds a copy.
 #[derive(Debug)]
@@ -83,6 +109,8 @@ impl Loader {
                 Err(error) => reason = error.source().map_or_else(|| error.to_string(), ToString::to_string),
             }
         }
+        // The dynamic loader passes over a file for another architecture without a word.
+        let reason = names.iter().find_map(|name| unfit(name)).unwrap_or(reason);
         Err(LoadError::Library { library: names.join(" or "), reason, install })
     }
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <doca_argp.h>
@@ -13,6 +14,7 @@
 #include <doca_mmap.h>
 #include <doca_rdma.h>
 #include <doca_sync_event.h>
+#include <doca_version.h>
 #include <libflexio/flexio.h>
 
 #include "doca.h"
@@ -698,6 +700,36 @@ static void arguments(int argc, char **argv)
 	       configuration.is_set, configuration.share);
 }
 
+/* What dpacc and DOCA_LOG_REGISTER have called before `main` has to do with no card. */
+static void children(void)
+{
+	struct doca_devinfo **devices;
+	uint32_t count;
+	int status;
+
+	EXPECT(DOCA_VERSION_LTE_CURRENT(2, 7, 0) && !DOCA_VERSION_LTE_CURRENT(99, 0, 0));
+	EXPECT(!strcmp(doca_version(), doca_version_runtime()));
+	for (int number = 0; number < 2; number++) {
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			OK(doca_devinfo_create_list(&devices, &count));
+			EXPECT(count > 0);
+			OK(doca_devinfo_destroy_list(devices));
+			exit(EXIT_SUCCESS);
+		}
+		EXPECT(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
+	}
+	OK(doca_devinfo_create_list(&devices, &count));
+	OK(doca_devinfo_destroy_list(devices));
+	/* Now the cards are this process's. */
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(doca_devinfo_create_list(&devices, &count) == DOCA_ERROR_BAD_STATE ? 7 : 1);
+	EXPECT(pid > 0 && waitpid(pid, &status, 0) == pid && WEXITSTATUS(status) == 7);
+}
+
 int main(int argc, char **argv)
 {
 	EXPECT(argc >= 2);
@@ -709,6 +741,8 @@ int main(int argc, char **argv)
 		death();
 	else if (!strcmp(argv[1], "refusals"))
 		refusals();
+	else if (!strcmp(argv[1], "children"))
+		children();
 	else
 		arguments(argc - 1, argv + 1);
 	puts("the program ends well");

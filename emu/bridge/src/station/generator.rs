@@ -1,6 +1,6 @@
 //! A packet generator: UDP datagrams with a number in each, of which it knows which come back and when.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -30,7 +30,9 @@ pub struct GeneratorReport {
     pub returned: u64,
     /// Frames that did not come back in time.
     pub lost: u64,
-    /// Frames that came and were none of them, or came back again.
+    /// How many of those came back after it.
+    pub late: u64,
+    /// Frames that came and were none of the sent ones, or came back again.
     pub others: u64,
     /// Bytes of a frame, header and check sequence included.
     pub frame_bytes: u32,
@@ -59,6 +61,8 @@ pub(crate) struct Generator {
     first_ps: Option<u64>,
     /// When each frame was sent that has not come back, by number.
     under_way: BTreeMap<u64, u64>,
+    /// Numbers of lost frames.
+    missing: BTreeSet<u64>,
     round_trips_ps: Vec<u64>,
     report: GeneratorReport,
     is_over: bool,
@@ -83,6 +87,7 @@ impl Generator {
             next_ps: 0,
             first_ps: None,
             under_way: BTreeMap::new(),
+            missing: BTreeSet::new(),
             round_trips_ps: Vec::new(),
             report: GeneratorReport { frame_bytes: table.frame_bytes, ..GeneratorReport::default() },
             is_over: false,
@@ -126,10 +131,11 @@ fn write_report(path: &std::path::Path, report: &GeneratorReport) -> std::io::Re
 
 fn sentence(report: &GeneratorReport) -> String {
     let us = |ps: u64| ps as f64 / PS_PER_US as f64;
-    let [_, median, late, _] = report.round_trip_ps;
+    let [_, median, slow, _] = report.round_trip_ps;
+    let late = if report.late == 0 { String::new() } else { format!(" (of which {} came too late)", report.late) };
     format!(
-        "the generator sent {} frames of {} bytes: {} came back ({:.0} per second), {} did not, {} others came; round \
-         trip {:.2} us at the median, {:.2} us at the 99th percentile (emulated)",
+        "the generator sent {} frames of {} bytes: {} came back ({:.0} per second), {} did not in time{late}, {} \
+         others came; round trip {:.2} us at the median, {:.2} us at the 99th percentile (emulated)",
         report.sent,
         report.frame_bytes,
         report.returned,
@@ -137,7 +143,7 @@ fn sentence(report: &GeneratorReport) -> String {
         report.lost,
         report.others,
         us(median),
-        us(late)
+        us(slow)
     )
 }
 
@@ -190,7 +196,7 @@ impl Station for Generator {
 
     fn send(&mut self, now_ps: u64) -> Option<Packet> {
         while self.deadline_ps().is_some_and(|deadline_ps| deadline_ps <= now_ps) {
-            self.under_way.pop_first();
+            self.missing.extend(self.under_way.pop_first().map(|(number, _)| number));
             self.report.lost += 1;
         }
         if !self.may_send() || self.next_ps > now_ps {
@@ -218,6 +224,7 @@ impl Station for Generator {
             rest.ends_with(&MARK).then(|| u64::from_be_bytes(*number))
         });
         match number.and_then(|number| self.under_way.remove(&number)) {
+            None if number.is_some_and(|number| self.missing.remove(&number)) => self.report.late += 1,
             None => self.report.others += 1,
             Some(sent_ps) => {
                 self.report.returned += 1;
@@ -272,7 +279,13 @@ mod tests {
         generator.arrive(1_020_000_000, swapped(&second));
         generator.arrive(1_021_000_000, swapped(&third));
         let report = &generator.report;
-        assert_eq!((report.sent, report.returned, report.lost, report.others), (3, 2, 1, 2));
+        assert_eq!((report.sent, report.returned, report.lost, report.late, report.others), (3, 2, 1, 1, 1));
+        assert!(sentence(report).contains("2 came back"), "{}", sentence(report));
+        assert!(
+            sentence(report).contains("1 did not in time (of which 1 came too late), 1 others"),
+            "{}",
+            sentence(report)
+        );
         assert_eq!(report.round_trip_ps, [1_999_000, 1_999_000, 1_999_000, 14_000_000]);
         assert_eq!(generator.due_ps(), None, "it is over");
     }
