@@ -318,6 +318,33 @@ fn sources_are_compiled_by_calls_of_their_own_and_linked_by_a_last_one() {
     }
 }
 
+/// A program for an SDK before 24.10, which names no version.
+#[test]
+fn an_sdk_of_an_older_release_has_its_interface_for_programs_that_name_none() {
+    if !installed(DEVICE_COMPILER.0, DEVICE_COMPILER.1) {
+        return;
+    }
+    let folder = scratch("older");
+    let code = "#include <libflexio-dev/flexio_dev.h>\n#include <libflexio-dev/flexio_dev_queue_access.h>\n\
+        __dpa_rpc__ uint64_t ring(uint64_t number)\n{\n\tstruct flexio_dev_thread_ctx *context;\n\n\
+        \tflexio_dev_get_thread_ctx(&context);\n\tflexio_dev_qp_sq_ring_db(context, 1, number);\n\treturn 0;\n}\n";
+    let newer = format!("#define FLEXIO_DEV_VER_USED 0x1a040000\n{}", code.replace("context, 1", "1"));
+    for (file, text) in [("older.c", code), ("newer.c", &newer)] {
+        std::fs::write(folder.join(file), text).expect("a source");
+    }
+    let older = folder.join("sdk");
+    let mut write = flexcast_command();
+    write.args(["dpacc", "--emu-libs"]).arg(libraries()).args(["--dev-ver", "24.7", "--sdk"]);
+    succeeds(write.arg(&older));
+    for (sdk, source, compiles) in
+        [(&*older, "older.c", true), (&older, "newer.c", true), (sdk(), "older.c", false), (sdk(), "newer.c", true)]
+    {
+        let mut driver = Command::new(sdk.join("bin/dpacc"));
+        let (success, text) = execute(driver.args(["-c", source]).current_dir(&folder));
+        assert_eq!(success, compiles, "{} {source}: {text}", sdk.display());
+    }
+}
+
 /// Programs in the manner of others: a command queue with workers, a micro-benchmark of memory, copies through a window
 /// by a host in C++, and frames that are printed.
 #[test]

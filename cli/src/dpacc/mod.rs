@@ -18,6 +18,7 @@ use anyhow::{Context as _, bail};
 use flexcast_cli::{note, out};
 
 use crate::commands::device_library;
+use options::DeviceVersion;
 pub(crate) use options::Options;
 
 /// RISC-V compilers, the first of which that is there compiles: name, and what it needs besides [`TARGET`].
@@ -41,7 +42,7 @@ Builds the DPA's side of a program for the emulated card, with the command line 
 
 Usage: flexcast dpacc SOURCE.c|OBJECT.o... -o ARCHIVE.a --app-name NAME [OPTIONS]
        flexcast dpacc -c SOURCE.c... [-o OBJECT.o] [OPTIONS]
-       flexcast dpacc --sdk DIR
+       flexcast dpacc --sdk DIR [--dev-ver VERSION]
 
 Options (with one dash or two; a value behind = or as the next argument):
   -o ARCHIVE.a              What the host's side links: image, stubs, and `struct flexio_app *NAME`
@@ -56,6 +57,8 @@ Options (with one dash or two; a value behind = or as the next argument):
   --emu-libs DIR            The emulator's libraries [default: where `flexcast emu exec` finds them]
   --sdk DIR                 Writes a folder laid out as the vendor's SDKs of FlexIO and DOCA are: headers of both sides,
                             libraries, pkg-config files, and a program dpacc that calls this one (in bin and tools)
+  --dev-ver VERSION         FlexIO's version for programs that name none by FLEXIO_DEV_VER_USED, such as 24.7 for
+                            programs of DOCA 2.8 [default: 25.1]; with --sdk the one that its dpacc takes
   --version, --help
 
 -flto, -mcpu=..., --dpa-proc-attr=... and -ldpa are taken and have no meaning here. The RISC-V compiler is
@@ -72,7 +75,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> anyhow::Result<ExitCode> {
     } else if options.version {
         out!("flexcast dpacc {}", env!("CARGO_PKG_VERSION"))?;
     } else if let Some(folder) = &options.sdk {
-        sdk::write(folder, &device_library(options.libraries.as_deref())?)?;
+        sdk::write(folder, &device_library(options.libraries.as_deref())?, options.device_version)?;
         note!("the emulated SDK is in {}", folder.display());
     } else {
         build(&options)?;
@@ -200,10 +203,12 @@ impl Device<'_> {
             !option.starts_with(WARNINGS_ARE_ERRORS) && !option.starts_with("-mcpu") && !option.starts_with("-march")
         };
         // Types have the mark of entries too, which is an attribute of functions.
-        self.command_with(
+        let mut command = self.command_with(
             self.options.device_options.iter().filter(foreign).map(|option| &**option),
             &["-Wno-attributes"],
-        )
+        );
+        command.args(self.options.device_version.map(DeviceVersion::define));
+        command
     }
 
     /// The compiler with these options.

@@ -31,12 +31,47 @@ pub(crate) struct Options {
     pub(crate) keep: bool,
     /// Options that have no meaning here, to be named.
     pub(crate) ignored: Vec<String>,
+    /// Version of the device interface for programs that name none.
+    pub(crate) device_version: Option<DeviceVersion>,
     /// Folder for an emulated SDK: nothing is compiled.
     pub(crate) sdk: Option<PathBuf>,
     /// The emulator's libraries.
     pub(crate) libraries: Option<PathBuf>,
     pub(crate) help: bool,
     pub(crate) version: bool,
+}
+
+/// A version of the device interface, as its headers count: the last two digits of the year, month, patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceVersion([u8; 3]);
+
+impl DeviceVersion {
+    /// Reads `24.7` or `24.7.0`.
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        let mut parts = [0; 3];
+        let mut given = text.split('.');
+        for (place, part) in parts.iter_mut().zip(given.by_ref()) {
+            *place = part.parse().ok().with_context(|| format!("--dev-ver is {text:?}: a version is as 24.7"))?;
+        }
+        // FlexIO counts by year since DOCA 2.6; releases before it have the interface of 24.1.
+        if given.next().is_some() || !(1..=12).contains(&parts[1]) || !(24..=26).contains(&parts[0]) {
+            bail!("--dev-ver is {text:?}: 24.1 to 26.12 are possible, the year and the month of a release");
+        }
+        Ok(Self(parts))
+    }
+
+    /// The option by which the headers learn of it.
+    pub(crate) fn define(self) -> String {
+        let [major, minor, patch] = self.0;
+        format!("-DFLEXCAST_DEV_VER={:#x}", u32::from_be_bytes([major, minor, patch, 0]))
+    }
+}
+
+impl std::fmt::Display for DeviceVersion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [major, minor, patch] = self.0;
+        write!(f, "{major}.{minor}.{patch}")
+    }
 }
 
 /// Values of options that hold options: separated by commas or spaces.
@@ -84,6 +119,7 @@ impl Options {
                 }
                 "l" | "L" => options.device_libraries.push(format!("-{name}{}", next()?)),
                 "keepflexio" | "keep" => options.keep = true,
+                "dev-ver" => options.device_version = Some(DeviceVersion::parse(&next()?)?),
                 "sdk" => options.sdk = Some(next()?.into()),
                 "emu-libs" => options.libraries = Some(next()?.into()),
                 "h" | "help" => options.help = true,
@@ -146,6 +182,7 @@ mod tests {
             "inc",
             "-O2",
             "--keepflexio",
+            "--dev-ver=24.7",
         ])
         .unwrap();
         let strings = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
@@ -161,6 +198,7 @@ mod tests {
                 device_libraries: strings(&["-L/opt/lib", "-lflexio_dev"]),
                 app_name: Some("app".to_owned()),
                 keep: true,
+                device_version: Some(DeviceVersion([24, 7, 0])),
                 ignored: strings(&["-flto", "-mcpu=nv-dpa-bf3"]),
                 ..Options::default()
             }
@@ -173,6 +211,9 @@ mod tests {
             (&["-nonsense"][..], "-nonsense: no option"),
             (&["a.c", "-o"], "-o has no value"),
             (&["-gen-libs", "a.o"], "-gen-libs: libraries are not made"),
+            (&["-dev-ver", "2.7"], "24.1 to 26.12 are possible"),
+            (&["-dev-ver=24.7.0.1"], "24.1 to 26.12 are possible"),
+            (&["--dev-ver", "24.x"], "a version is as 24.7"),
             (&["a.cpp"], "a.cpp: inputs are sources in C"),
         ] {
             let error = parse(line).unwrap_err().to_string();

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
+use super::options::DeviceVersion;
+
 /// The linker script of programs in C.
 const SCRIPT: &str = include_str!("../../../linker/emu-c.ld");
 
@@ -92,7 +94,8 @@ pub(super) fn write_headers(folder: &Path) -> anyhow::Result<()> {
 }
 
 /// Writes the whole SDK below a folder.
-pub(super) fn write(folder: &Path, libraries: &Path) -> anyhow::Result<()> {
+/// Its driver takes this version of the device interface.
+pub(super) fn write(folder: &Path, libraries: &Path, version: Option<DeviceVersion>) -> anyhow::Result<()> {
     write_headers(folder)?;
     let folder = std::path::absolute(folder)?;
     let lib = folder.join("lib");
@@ -126,8 +129,9 @@ pub(super) fn write(folder: &Path, libraries: &Path) -> anyhow::Result<()> {
         put(&lib.join(format!("pkgconfig/{name}.pc")), &text)?;
     }
     let own = std::env::current_exe().context("the path of this program is not known")?;
+    let version = version.map_or_else(String::new, |version| format!(" --dev-ver {version}"));
     let quoted = |path: &Path| path.display().to_string().replace('\'', "'\\''");
-    let driver = format!("#!/bin/sh\nexec '{}' dpacc --emu-libs '{}' \"$@\"\n", quoted(&own), quoted(&lib));
+    let driver = format!("#!/bin/sh\nexec '{}' dpacc --emu-libs '{}'{version} \"$@\"\n", quoted(&own), quoted(&lib));
     // Attributes of an application are what it asks of a card's firmware; the driver takes them in any form.
     let attributes = "#!/bin/sh\nexec cp \"$1\" \"$2\"\n";
     for (name, text) in

@@ -16,8 +16,11 @@
 #include "flexio_dev_err.h"
 #include "flexio_dev_ver.h"
 
-/* The generation that a program has which asks for none. */
-#define FLEXIO_DEV_CURRENT_VERSION FLEXIO_DEV_VER(25, 1, 0)
+/* The generation that a program has which asks for none: that of the SDK that it is written for (flexcast dpacc --dev-ver). */
+#ifndef FLEXCAST_DEV_VER
+#define FLEXCAST_DEV_VER FLEXIO_DEV_VER(25, 1, 0)
+#endif
+#define FLEXIO_DEV_CURRENT_VERSION FLEXCAST_DEV_VER
 #define FLEXIO_DEV_LAST_SUPPORTED_VERSION FLEXIO_DEV_VER(0, 0, 0)
 
 #ifndef FLEXIO_DEV_VER_USED
