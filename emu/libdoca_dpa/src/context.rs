@@ -1,6 +1,6 @@
 //! DPA contexts and the memory of their processes.
 
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::sync::{Arc, Mutex};
 
 use doca_sys::*;
@@ -9,6 +9,7 @@ use emu_libdoca::{Dev, DevInfo};
 use emu_libflexio::App;
 use emu_libibverbs::handle::{self, Object};
 use emu_machine::Function;
+use emu_machine::time::PS_PER_S;
 use flexio_sys::{
     FLEXIO_MSG_DEV_DEBUG, FLEXIO_MSG_DEV_ERROR, FLEXIO_MSG_DEV_INFO, FLEXIO_MSG_DEV_NO_PRINT, FLEXIO_MSG_DEV_WARN,
 };
@@ -181,6 +182,20 @@ pub(crate) unsafe extern "C" fn doca_dpa_get_total_num_eus_available(
         let count = if units == emu_machine::USER_EUS { UNITS } else { units.count() as u32 };
         // SAFETY: null, or writable as the caller promises.
         unsafe { put(total_num_eus, "total_num_eus", count) }
+    })
+}
+
+/// The time after which an activation is ended, in seconds.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn doca_dpa_get_kernel_max_run_time(
+    dpa: *const doca_dpa,
+    value: *mut c_ulonglong,
+) -> doca_error_t {
+    run("doca_dpa_get_kernel_max_run_time", || {
+        handle::get::<Dpa>(dpa)?;
+        let longest_ps = world(|world| Ok::<_, Failure>(world.config().handler_watchdog_ps))?;
+        // SAFETY: null, or writable as the caller promises.
+        unsafe { put(value, "value", longest_ps / PS_PER_S) }
     })
 }
 

@@ -185,7 +185,7 @@ pub(crate) unsafe extern "C" fn flexio_app_destroy(app: *mut flexio_app) -> flex
     status_without_card("flexio_app_destroy", || {
         let object = handle::get::<App>(app)?;
         // This call and the set of live handles hold it as well.
-        let processes = Arc::strong_count(&object) - 2;
+        let processes = Arc::strong_count(&object).saturating_sub(2);
         if processes > 0 {
             return Err(failed(format!("processes of the application still exist ({processes}): destroy them first")));
         }

@@ -239,12 +239,12 @@ pub(crate) unsafe extern "C" fn flexio_process_destroy(process: *mut flexio_proc
         }
         let object = handle::get::<Process>(process)?;
         // This call and the set of live handles hold it as well.
-        let children = Arc::strong_count(&object) - 2;
+        let children = Arc::strong_count(&object).saturating_sub(2);
         if children > 0 {
             return Err(failed(format!("objects of the process still exist ({children}): destroy them first")));
         }
         // Held by the process and by the set of live handles.
-        let users = Arc::strong_count(&object.pd) - 2;
+        let users = Arc::strong_count(&object.pd).saturating_sub(2);
         if object.owns_pd && users > 0 {
             return Err(failed(format!("objects of the process's domain still exist ({users}): destroy them first")));
         }

@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn flexio_event_handler_destroy(
     status("flexio_event_handler_destroy", || {
         let handler = handle::get::<EventHandler>(event_handler)?;
         // The handler and the set of live handles hold the thread as well.
-        let queues = Arc::strong_count(&handler.thread) - 2;
+        let queues = Arc::strong_count(&handler.thread).saturating_sub(2);
         if queues > 0 {
             return Err(failed(format!("completion queues of its thread still exist ({queues}): destroy them first")));
         }

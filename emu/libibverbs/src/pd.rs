@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     status("ibv_dealloc_pd", || {
         let object = handle::get::<Pd>(pd)?;
         // This call and the set of live handles hold it as well.
-        let users = Arc::strong_count(&object) - 2;
+        let users = Arc::strong_count(&object).saturating_sub(2);
         if users > 0 {
             let reason = format!("objects of the protection domain still exist ({users}): destroy them first");
             return Err(Errno::new(libc::EBUSY, reason));

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::NicError;
-use crate::ethernet::{MATCH_BYTES, MatchFields};
+use crate::ethernet::MatchFields;
 
 /// Which frames the root table sees first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,7 +20,7 @@ pub enum FlowDirection {
 }
 
 /// What becomes of a frame that matches a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FlowAction {
     /// The receive queue of this number gets it.
     Queue(u32),
@@ -41,19 +41,41 @@ pub struct FlowMatch {
     pub value: MatchFields,
 }
 
-impl FlowMatch {
-    fn takes(&self, fields: &MatchFields) -> bool {
-        (0..MATCH_BYTES).all(|at| (fields[at] ^ self.value[at]) & self.mask[at] == 0)
-    }
+fn masked(fields: &MatchFields, mask: &MatchFields) -> MatchFields {
+    std::array::from_fn(|at| fields[at] & mask[at])
+}
 
+impl FlowMatch {
     fn masked(&self) -> MatchFields {
-        std::array::from_fn(|at| self.value[at] & self.mask[at])
+        masked(&self.value, &self.mask)
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Rule {
+    /// Those of older rules are smaller.
     number: u32,
+    action: FlowAction,
+}
+
+/// Rules with one mask, by what the fields must be.
+#[derive(Debug)]
+struct Group {
+    mask: MatchFields,
+    rules: BTreeMap<MatchFields, Vec<Rule>>,
+}
+
+impl Group {
+    fn oldest(&self, fields: &MatchFields) -> Option<Rule> {
+        self.rules.get(&masked(fields, &self.mask))?.first().copied()
+    }
+}
+
+/// Where a rule is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    table: u32,
+    priority: u16,
     matched: FlowMatch,
     action: FlowAction,
 }
@@ -66,8 +88,12 @@ const LIMIT: u32 = 1 << 20;
 /// The card's flow tables.
 #[derive(Debug, Default)]
 pub(crate) struct Steering {
-    /// Rules by table and priority.
-    tables: BTreeMap<u32, BTreeMap<u16, Vec<Rule>>>,
+    /// Rules by table and priority. Programs have few masks and many values.
+    tables: BTreeMap<u32, BTreeMap<u16, Vec<Group>>>,
+    /// Every rule by its number.
+    places: BTreeMap<u32, Place>,
+    /// How many rules have each action.
+    actions: BTreeMap<FlowAction, usize>,
     /// Tables and rules that there are.
     live: u32,
     next: u32,
@@ -89,8 +115,12 @@ impl Steering {
         Ok(self.next + FlowDirection::Transmit as u32)
     }
 
-    fn rules(&self) -> impl Iterator<Item = &Rule> {
-        self.tables.values().flat_map(BTreeMap::values).flatten()
+    fn count(&self, action: FlowAction) -> usize {
+        self.actions.get(&action).copied().unwrap_or(0)
+    }
+
+    fn group(&self, table: u32, priority: u16, mask: &MatchFields) -> Option<&Group> {
+        self.tables.get(&table)?.get(&priority)?.iter().find(|group| group.mask == *mask)
     }
 
     pub(crate) fn add_table(&mut self) -> Result<u32, NicError> {
@@ -101,8 +131,9 @@ impl Steering {
 
     pub(crate) fn remove_table(&mut self, table: u32) -> Result<(), NicError> {
         let own = self.tables.get(&table).ok_or(NicError::UnknownFlowTable { table })?;
-        let rules = own.values().map(Vec::len).sum::<usize>();
-        let users = rules + self.rules().filter(|rule| rule.action == FlowAction::Table(table)).count();
+        let groups = own.values().flatten();
+        let rules = groups.flat_map(|group| group.rules.values()).map(Vec::len).sum::<usize>();
+        let users = rules + self.count(FlowAction::Table(table));
         if users > 0 {
             return Err(NicError::FlowTableInUse { table, users });
         }
@@ -128,43 +159,62 @@ impl Steering {
             return Err(NicError::UnknownFlowTable { table });
         }
         let number = self.number()?;
-        let rule = Rule { number, matched, action };
-        self.tables.entry(table).or_default().entry(priority).or_default().push(rule);
+        let groups = self.tables.entry(table).or_default().entry(priority).or_default();
+        let at = groups.iter().position(|group| group.mask == matched.mask).unwrap_or_else(|| {
+            groups.push(Group { mask: matched.mask, rules: BTreeMap::new() });
+            groups.len() - 1
+        });
+        groups[at].rules.entry(matched.masked()).or_default().push(Rule { number, action });
+        self.places.insert(number, Place { table, priority, matched, action });
+        *self.actions.entry(action).or_default() += 1;
         Ok(number)
     }
 
     pub(crate) fn has_rule(&self, table: u32, priority: u16, matched: &FlowMatch) -> bool {
-        let mut rules = self.tables.get(&table).and_then(|own| own.get(&priority)).into_iter().flatten();
-        rules.any(|rule| rule.matched.mask == matched.mask && rule.matched.masked() == matched.masked())
+        self.group(table, priority, &matched.mask).is_some_and(|group| group.rules.contains_key(&matched.masked()))
     }
 
     pub(crate) fn remove_rule(&mut self, number: u32) -> Result<(), NicError> {
-        for rules in self.tables.values_mut().flat_map(BTreeMap::values_mut) {
-            if let Some(at) = rules.iter().position(|rule| rule.number == number) {
-                rules.remove(at);
-                self.live -= 1;
-                return Ok(());
+        let place = self.places.remove(&number).ok_or(NicError::UnknownFlow { rule: number })?;
+        let Place { table, priority, matched, action } = place;
+        if let Some(groups) = self.tables.get_mut(&table).and_then(|own| own.get_mut(&priority)) {
+            let value = matched.masked();
+            for group in groups.iter_mut().filter(|group| group.mask == matched.mask) {
+                let rules = group.rules.entry(value).or_default();
+                rules.retain(|rule| rule.number != number);
+                if rules.is_empty() {
+                    group.rules.remove(&value);
+                }
             }
+            groups.retain(|group| !group.rules.is_empty());
         }
-        Err(NicError::UnknownFlow { rule: number })
+        match self.actions.get_mut(&action) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => _ = self.actions.remove(&action),
+        }
+        self.live -= 1;
+        Ok(())
     }
 
     /// How many rules lead to a receive queue.
     pub(crate) fn users(&self, queue: u32) -> usize {
-        self.rules().filter(|rule| rule.action == FlowAction::Queue(queue)).count()
+        self.count(FlowAction::Queue(queue))
     }
 
     /// Whether any rule leads to a receive queue.
     pub(crate) fn leads_to_queue(&self) -> bool {
-        self.rules().any(|rule| matches!(rule.action, FlowAction::Queue(_)))
+        self.actions.range(FlowAction::Queue(0)..=FlowAction::Queue(u32::MAX)).next().is_some()
     }
 
     /// What becomes of a frame: a queue, the port, or nothing; `None` if no rule takes it.
     pub(crate) fn decide(&self, direction: FlowDirection, fields: &MatchFields) -> Option<FlowAction> {
         let mut table = Self::root(direction);
         for _ in 0..MOST_TABLES {
-            let mut rules = self.tables.get(&table)?.values().flatten();
-            match rules.find(|rule| rule.matched.takes(fields))?.action {
+            let mut priorities = self.tables.get(&table)?.values();
+            let rule = priorities.find_map(|groups| {
+                groups.iter().filter_map(|group| group.oldest(fields)).min_by_key(|rule| rule.number)
+            });
+            match rule?.action {
                 FlowAction::Table(next) => table = next,
                 action => return Some(action),
             }
@@ -175,7 +225,10 @@ impl Steering {
 
 #[cfg(test)]
 mod tests {
+    use proptest::strategy::Strategy as _;
+
     use super::*;
+    use crate::ethernet::MATCH_BYTES;
 
     fn fields(at: usize, bytes: &[u8]) -> MatchFields {
         let mut fields = [0; MATCH_BYTES];
@@ -207,6 +260,48 @@ mod tests {
         assert_eq!(decide(&steering), Some(FlowAction::Queue(2)));
         assert!(steering.remove_rule(first).is_err());
         assert_eq!(steering.decide(FlowDirection::Transmit, &frame), None, "each direction has its own");
+    }
+
+    /// Rules of a few masks and values, so that they overlap and repeat, in two priorities.
+    fn rule() -> impl proptest::strategy::Strategy<Value = (u16, FlowMatch, u32)> {
+        let mask = proptest::sample::select(vec![[0_u8, 0], [0xFF, 0xFF], [0xFF, 0xFE], [0, 0x03]]);
+        (0..2_u16, mask, 0..4_u8, 0..9_u32).prop_map(|(priority, mask, value, queue)| {
+            (priority, FlowMatch { mask: fields(0x1E, &mask), value: fields(0x1E, &[0, value]) }, queue)
+        })
+    }
+
+    proptest::proptest! {
+        /// As a list of all rules decides, of which some are removed again.
+        #[test]
+        fn frames_go_where_the_first_rule_that_takes_them_says(
+            rules in proptest::collection::vec((rule(), proptest::bool::ANY), 0..24)
+        ) {
+            let mut steering = Steering::default();
+            let mut list = Vec::new();
+            let mut gone = Vec::new();
+            for ((priority, matched, queue), stays) in rules {
+                let number = steering.add_rule(RECEIVE, priority, matched, FlowAction::Queue(queue)).expect("a rule");
+                if stays { list.push((priority, number, matched, queue)) } else { gone.push(number) }
+            }
+            for number in gone {
+                steering.remove_rule(number).expect("it is there");
+            }
+            list.sort_by_key(|(priority, number, ..)| (*priority, *number));
+            for port in 0..5 {
+                let frame = fields(0x1E, &[0, port]);
+                let takes = |matched: &FlowMatch| masked(&frame, &matched.mask) == matched.masked();
+                let first = list.iter().find(|(_, _, matched, _)| takes(matched));
+                proptest::prop_assert_eq!(
+                    steering.decide(FlowDirection::Receive, &frame),
+                    first.map(|(.., queue)| FlowAction::Queue(*queue))
+                );
+            }
+            for queue in 0..9 {
+                proptest::prop_assert_eq!(steering.users(queue), list.iter().filter(|rule| rule.3 == queue).count());
+            }
+            proptest::prop_assert_eq!(steering.leads_to_queue(), !list.is_empty());
+            proptest::prop_assert_eq!(steering.live as usize, list.len());
+        }
     }
 
     #[test]

@@ -111,6 +111,7 @@ static void calls(void)
 	doca_dpa_dev_sync_event_t question_handle, reply_handle;
 	uint32_t results[8];
 	uint64_t value;
+	unsigned long long longest;
 	unsigned int most;
 
 	open_dpa();
@@ -118,6 +119,8 @@ static void calls(void)
 	EXPECT(value == 95);
 	OK(doca_dpa_get_max_threads_per_kernel(dpa, &most));
 	EXPECT(most >= 8);
+	OK(doca_dpa_get_kernel_max_run_time(dpa, &longest));
+	EXPECT(longest == 120);
 	OK(doca_dpa_get_total_num_eus_available(dpa, &most));
 	EXPECT(most == 256);
 

@@ -31,6 +31,8 @@ pub(super) struct Deployment {
     pub(super) brought: PathBuf,
 }
 
+/// Longest that a command which signs may take, as `timeout` has it.
+const SIGN_BOUND: &str = "600s";
 /// A file of this name in the folder there says that only signed images may be deployed.
 const SIGNATURES: &str = "require-signatures";
 /// How an ELF file begins.
@@ -291,7 +293,10 @@ impl Host {
 fn sign(command: &str, image: &Path) -> Result<()> {
     status::say("Signing", format_args!("{command} {}", image.display()));
     let before = fs::read(image).with_context(|| format!("reading {}", image.display()))?;
-    process::run(Command::new("sh").args(["-c", &format!("{command} \"$1\""), "sign"]).arg(image))?;
+    // In the foreground it may ask for a passphrase.
+    let mut bounded = Command::new("timeout");
+    bounded.args(["--foreground", "-k", "5", SIGN_BOUND, "sh", "-c", &format!("{command} \"$1\""), "sign"]).arg(image);
+    process::run(&mut bounded).with_context(|| format!("signing, for which a command has {SIGN_BOUND}"))?;
     let after = fs::read(image).with_context(|| format!("reading {} after it was signed", image.display()))?;
     if before.starts_with(ELF_MAGIC) && !after.starts_with(ELF_MAGIC) {
         bail!("`{command}` left no ELF file at {}: nothing is deployed", image.display());
