@@ -24,6 +24,8 @@
 	} while (0)
 #define OK(call) CHECK((call) == FLEXIO_STATUS_SUCCESS)
 
+/* The IPv4 address for RoCE v2, in the order of Linux. */
+#define GID_INDEX 3
 /* Polls before an answer is given up: each lets the emulated machine, or real time, go on a little. */
 #define POLLS 1000000
 
@@ -113,6 +115,7 @@ static void connect_host(struct ibv_qp *qp, uint32_t peer, union ibv_gid gid)
 	attr.ah_attr.is_global = 1;
 	attr.ah_attr.port_num = 1;
 	attr.ah_attr.grh.dgid = gid;
+	attr.ah_attr.grh.sgid_index = GID_INDEX;
 	attr.ah_attr.grh.hop_limit = 64;
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 						IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
@@ -135,6 +138,7 @@ static void connect_device(struct flexio_qp *qp, struct flexio_qp_attr *attr, ui
 	attr->vhca_port_num = 1;
 	attr->remote_qp_num = peer;
 	attr->rgid_or_rip = gid;
+	attr->gid_table_index = GID_INDEX;
 	attr->dest_mac = mac;
 	attr->path_mtu = FLEXIO_QP_QPC_MTU_BYTES_1K;
 	attr->min_rnr_nak_timer = 12;
@@ -236,7 +240,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < 2; i++) {
 		cards[i] = open_card(i);
 		pds[i] = ibv_alloc_pd(cards[i]);
-		CHECK(pds[i] && !ibv_query_gid(cards[i], 1, 0, &gids[i]));
+		CHECK(pds[i] && !ibv_query_gid(cards[i], 1, GID_INDEX, &gids[i]));
 	}
 
 	/* The program on the DPA, and its two entries. */

@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_description_makes_a_machine() {
         let mut world = made("cards = 1\nfirst_card = 7").unwrap();
-        assert_eq!(world.card(0).unwrap().nic.config().gids[0], emu_machine::address(7).gid);
+        assert_eq!(world.card(0).unwrap().nic.config().gids, emu_machine::gid_table(emu_machine::address(7)));
         let mut world = made("[network]\ntopology = \"switch-5\"").unwrap();
         assert_eq!(world.card_count(), 5);
         assert_eq!(world.network().map(|network| network.in_flight()), Some(0));

@@ -8,7 +8,7 @@ use emu_libdoca::failure::{Failure, Result, bad_state, invalid, put, run, unsupp
 use emu_libdoca::{Dev, DevInfo};
 use emu_libibverbs::handle::{self, Object};
 use emu_libibverbs::{gids, mac};
-use emu_machine::nic::{Access, Gid, MkeyAttr, Mtu, QpAttr, QpModify, QpState, Transport};
+use emu_machine::nic::{Access, Gid, GidEntry, MkeyAttr, Mtu, QpAttr, QpModify, QpState, Transport};
 
 use crate::completion::Completion;
 use crate::context::process;
@@ -480,7 +480,7 @@ pub(crate) unsafe extern "C" fn doca_rdma_export(
             return Err(invalid("rdma_connection is null"));
         }
         let function = object.dev.info.id;
-        let Gid(gid) = gids(function)?[gid_index];
+        let GidEntry { gid: Gid(gid), .. } = gids(function)?[gid_index];
         let [a, b, c, d, e, f] = mac(function)?;
         let (high, low) = gid.split_at(8);
         let word = |bytes: &[u8]| u64::from_le_bytes(core::array::from_fn(|at| bytes[at]));
@@ -529,7 +529,7 @@ pub(crate) unsafe extern "C" fn doca_rdma_connect(
         let mut gid = [0; 16];
         gid[..8].copy_from_slice(&high.to_le_bytes());
         gid[8..].copy_from_slice(&low.to_le_bytes());
-        let is_own = gids(object.dev.info.id)?.contains(&Gid(gid));
+        let is_own = gids(object.dev.info.id)?.iter().any(|entry| entry.gid == Gid(gid));
         let [a, b, c, d, e, f, ..] = mac.to_le_bytes();
         let ready = QpModify {
             next_state: Some(QpState::Rtr),

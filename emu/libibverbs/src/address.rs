@@ -4,8 +4,8 @@ use core::ffi::c_int;
 use std::sync::Arc;
 
 use emu_machine::FunctionId;
-use emu_machine::nic::Gid;
 use emu_machine::nic::wire::group_mac;
+use emu_machine::nic::{Gid, GidEntry, RoceVersion};
 use verbs_sys::*;
 
 use crate::card;
@@ -45,22 +45,26 @@ pub(crate) struct Path {
     pub(crate) flow_label: u32,
 }
 
-pub(crate) fn path(attr: &ibv_ah_attr, gids: usize) -> Result<Path> {
+pub(crate) fn path(attr: &ibv_ah_attr, gids: &[GidEntry]) -> Result<Path> {
     if attr.is_global == 0 {
         return Err(Errno::invalid("is_global is 0: RoCE addresses by GID only"));
     }
-    if usize::from(attr.grh.sgid_index) >= gids {
-        return Err(Errno::invalid(format!("source GID index {}: the port has {gids}", attr.grh.sgid_index)));
-    }
+    let source = device::gid_at(gids, attr.grh.sgid_index.into())?;
     // SAFETY: any 16 bytes are a GID, and the caller's structure is initialised.
     let gid = Gid(unsafe { attr.grh.dgid.raw });
+    let are_alike = source.gid.ipv4().is_some() == gid.ipv4().is_some();
+    if source.version == RoceVersion::V2 && !are_alike && !(gid.is_multicast() && gid.ipv4().is_none()) {
+        let reason = format!(
+            "source GID index {} is {}, and the destination {gid}: one is IPv4 and one IPv6; the port has {}",
+            attr.grh.sgid_index,
+            source.gid,
+            device::listed(gids)
+        );
+        return Err(Errno::invalid(reason));
+    }
     let ibv_global_route { flow_label, sgid_index, hop_limit, traffic_class, .. } = attr.grh;
     let flow_label = flow_label & 0xF_FFFF;
     Ok(Path { gid, mac: resolve_mac(gid)?, sgid_index, traffic_class, hop_limit, flow_label })
-}
-
-pub(crate) fn gid_count(id: FunctionId) -> Result<usize> {
-    Ok(device::gids(id)?.len())
 }
 
 pub(crate) struct Ah {
@@ -105,7 +109,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah
             return Err(Errno::invalid(format!("port {}: a card has port 1 alone", attr.port_num)));
         }
         let id = pd.context.id();
-        let path = path(attr, gid_count(id)?)?;
+        let path = path(attr, &device::gids(id)?)?;
         let mut av = [0; AV_BYTES];
         av[8..12].copy_from_slice(&AV_EXTENDED.to_be_bytes());
         av[12] = attr.sl & 0xF;
@@ -126,11 +130,12 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     status("ibv_destroy_ah", || Ok(handle::retire::<Ah>(ah).map(drop)?))
 }
 
-/// The header that a datagram's receive begins with: IPv6, or IPv4 in its last 20 bytes. As the real library does it,
-/// the latter is believed if its checksum is right.
+/// The header that a datagram's receive begins with: IPv6, or a global route header, which is laid out alike but for
+/// its next header, or IPv4 in its last 20 bytes. As the real library does it, the latter is believed if its checksum
+/// is right.
 enum RoutingHeader {
     V4 { source: Gid, destination: Gid, traffic_class: u8, hop_limit: u8 },
-    V6 { source: Gid, destination: Gid, traffic_class: u8, hop_limit: u8, flow_label: u32 },
+    V6 { source: Gid, destination: Gid, traffic_class: u8, hop_limit: u8, flow_label: u32, version: RoceVersion },
 }
 
 impl RoutingHeader {
@@ -149,7 +154,9 @@ impl RoutingHeader {
         }
         let first = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         let (traffic_class, flow_label) = ((first >> 20) as u8, first & 0xF_FFFF);
-        Some(Self::V6 { source: gid(8), destination: gid(24), traffic_class, hop_limit: bytes[7], flow_label })
+        const UDP: u8 = 17;
+        let version = if bytes[6] == UDP { RoceVersion::V2 } else { RoceVersion::V1 };
+        Some(Self::V6 { source: gid(8), destination: gid(24), traffic_class, hop_limit: bytes[7], flow_label, version })
     }
 }
 
@@ -161,15 +168,16 @@ fn way_back(id: FunctionId, port_num: u8, wc: &ibv_wc, header: &[u8; 40]) -> Res
     }
     let header = RoutingHeader::parse(header)
         .ok_or_else(|| Errno::invalid("the receive begins with neither an IPv4 nor an IPv6 header"))?;
-    let (source, destination, traffic_class, hop_limit, flow_label) = match header {
+    let (source, destination, traffic_class, hop_limit, flow_label, version) = match header {
         RoutingHeader::V4 { source, destination, traffic_class, hop_limit } => {
-            (source, destination, traffic_class, hop_limit, 0)
+            (source, destination, traffic_class, hop_limit, 0, RoceVersion::V2)
         }
-        RoutingHeader::V6 { source, destination, traffic_class, hop_limit, flow_label } => {
-            (source, destination, traffic_class, hop_limit, flow_label)
+        RoutingHeader::V6 { source, destination, traffic_class, hop_limit, flow_label, version } => {
+            (source, destination, traffic_class, hop_limit, flow_label, version)
         }
     };
-    let index = device::gids(id)?.iter().position(|gid| *gid == destination);
+    let gids = device::gids(id)?;
+    let index = gids.iter().position(|entry| *entry == GidEntry { gid: destination, version });
     let index =
         index.ok_or_else(|| Errno::invalid(format!("the datagram was for {destination}, not for this port")))?;
     attr.is_global = 1;
@@ -232,7 +240,7 @@ pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
         let id = handle::get::<Context>(context)?.id();
         // SAFETY: null, or initialised and writable as the header asks.
         unsafe {
-            let path = path(input(attr, "attr")?, gid_count(id)?)?;
+            let path = path(input(attr, "attr")?, &device::gids(id)?)?;
             out(eth_mac, "eth_mac")?.write(path.mac);
             out(vid, "vid")?.write(NO_VLAN);
         }
@@ -262,11 +270,15 @@ mod tests {
         let mut v6 = [0_u8; 40];
         v6[..8].copy_from_slice(&[0x6B, 0x21, 0x23, 0x45, 0, 40, 17, 64]);
         (v6[8], v6[23], v6[24], v6[39]) = (0xFD, 1, 0xFD, 2);
-        let Some(RoutingHeader::V6 { source, destination, traffic_class, hop_limit, flow_label }) =
+        let Some(RoutingHeader::V6 { source, destination, traffic_class, hop_limit, flow_label, version }) =
             RoutingHeader::parse(&v6)
         else {
             panic!("an IPv6 header");
         };
         assert_eq!((source.0[15], destination.0[15], traffic_class, hop_limit, flow_label), (1, 2, 0xB2, 64, 0x1_2345));
+        assert_eq!(version, RoceVersion::V2);
+        v6[6] = 0x1B;
+        let parsed = RoutingHeader::parse(&v6);
+        assert!(matches!(parsed, Some(RoutingHeader::V6 { version: RoceVersion::V1, .. })));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use emu_bridge::{NAMES_VARIABLE, device_names};
-use emu_machine::nic::{Gid, MAX_RD_ATOMIC, PortAddresses};
+use emu_machine::nic::{GidEntry, MAX_RD_ATOMIC, PortAddresses, RoceVersion};
 use emu_machine::{Function, FunctionId, MAX_CARDS};
 use verbs_sys::*;
 
@@ -401,8 +401,26 @@ pub(crate) fn port_addresses(id: FunctionId) -> Result<PortAddresses> {
 ///
 /// # Errors
 /// No such function, or there is no machine.
-pub fn gids(id: FunctionId) -> Result<Vec<Gid>> {
+pub fn gids(id: FunctionId) -> Result<Vec<GidEntry>> {
     Ok(port_addresses(id)?.gids)
+}
+
+/// A port's identifiers, for a message.
+pub(crate) fn listed(gids: &[GidEntry]) -> String {
+    let one = |(index, GidEntry { gid, version }): (usize, &GidEntry)| {
+        let version = match version {
+            RoceVersion::V1 => "v1",
+            RoceVersion::V2 => "v2",
+        };
+        format!("{index} {gid} (RoCE {version})")
+    };
+    gids.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// The identifier of an index.
+pub(crate) fn gid_at(gids: &[GidEntry], index: i64) -> Result<GidEntry> {
+    let found = usize::try_from(index).ok().and_then(|index| gids.get(index)).copied();
+    found.ok_or_else(|| Errno::invalid(format!("GID index {index}: the port has {}", listed(gids))))
 }
 
 /// The port of a function's card.
@@ -436,11 +454,9 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     number("ibv_query_gid", || {
         let id = handle::get::<Context>(context)?.id();
         check_port(port_num.into())?;
-        let gids = gids(id)?;
-        let found = usize::try_from(index).ok().and_then(|index| gids.get(index));
-        let found = found.ok_or_else(|| Errno::invalid(format!("GID index {index}: the port has {}", gids.len())))?;
+        let found = gid_at(&gids(id)?, index.into())?;
         // SAFETY: the manual page asks for a writable GID.
-        unsafe { out(gid, "gid") }?.write(ibv_gid { raw: found.0 });
+        unsafe { out(gid, "gid") }?.write(ibv_gid { raw: found.gid.0 });
         Ok(0)
     })
 }

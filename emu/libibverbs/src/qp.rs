@@ -12,7 +12,7 @@ use crate::address::{self, AV_BYTES};
 use crate::card;
 use crate::card::request::Request;
 use crate::cq::Cq;
-use crate::device::{Context, MAX_SGE, check_port};
+use crate::device::{self, Context, MAX_SGE, check_port};
 use crate::errno::{Errno, Result, input, out, pointer, status};
 use crate::extended::{self, Batches};
 use crate::failures;
@@ -458,7 +458,7 @@ fn modification(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Result<QpModify> {
     }
     if mask & IBV_QP_AV != 0 {
         check_port(attr.ah_attr.port_num.into())?;
-        let path = address::path(&attr.ah_attr, address::gid_count(qp.pd.context.id())?)?;
+        let path = address::path(&attr.ah_attr, &device::gids(qp.pd.context.id())?)?;
         modify.rgid = Some(path.gid);
         modify.dmac = Some(path.mac);
         modify.sgid_index = Some(path.sgid_index);

@@ -5,6 +5,7 @@ use core::ffi::{CStr, c_char, c_int, c_uint};
 use std::fs;
 
 use emu_machine::Function;
+use emu_machine::nic::{GidEntry, RoceVersion};
 use verbs_sys::*;
 
 use crate::device::{self, Context};
@@ -70,10 +71,11 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     })
 }
 
-/// `ibv_gid_type_sysfs`: RoCE version 2.
+/// `ibv_gid_type_sysfs`: InfiniBand or RoCE version 1.
+const SYSFS_ROCE_V1: u32 = 0;
+/// RoCE version 2.
 const SYSFS_ROCE_V2: u32 = 1;
 
-/// Every GID of an emulated port is a RoCEv2 one.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -82,9 +84,10 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     gid_type: *mut u32,
 ) -> c_int {
     number("ibv_query_gid_type", || {
-        entry(context, u32::from(port_num), index)?;
+        let entry = entry(context, u32::from(port_num), index)?;
+        let found = if entry.gid_type == IBV_GID_TYPE_ROCE_V1 { SYSFS_ROCE_V1 } else { SYSFS_ROCE_V2 };
         // SAFETY: the caller passes a writable type.
-        unsafe { out(gid_type, "type") }?.write(SYSFS_ROCE_V2);
+        unsafe { out(gid_type, "type") }?.write(found);
         Ok(0)
     })
 }
@@ -94,9 +97,13 @@ fn entry(context: *mut ibv_context, port_num: u32, index: u32) -> Result<ibv_gid
     device::check_port(port_num)?;
     let gids = device::gids(id)?;
     let found = gids.get(index as usize);
-    let gid =
-        found.ok_or_else(|| Errno::new(libc::ENODATA, format!("GID index {index}: the port has {}", gids.len())))?;
-    let gid_type = IBV_GID_TYPE_ROCE_V2;
+    let GidEntry { gid, version } = *found.ok_or_else(|| {
+        Errno::new(libc::ENODATA, format!("GID index {index}: the port has {}", device::listed(&gids)))
+    })?;
+    let gid_type = match version {
+        RoceVersion::V1 => IBV_GID_TYPE_ROCE_V1,
+        RoceVersion::V2 => IBV_GID_TYPE_ROCE_V2,
+    };
     Ok(ibv_gid_entry { gid: ibv_gid { raw: gid.0 }, gid_index: index, port_num, gid_type, ndev_ifindex: 0 })
 }
 

@@ -240,8 +240,16 @@ fn functions_of_a_card_are_devices_of_their_own() {
     assert_eq!(attr(&host).sys_image_guid, attr(&arm).sys_image_guid);
     assert_ne!(attr(&host).sys_image_guid, attr(&other).sys_image_guid);
     assert_ne!(attr(&host).node_guid, attr(&arm).node_guid);
-    let gids = [&host, &other, &arm, &other_arm].map(|host| unsafe { host.gid().raw[12..].to_vec() });
-    assert_eq!(gids, [[198, 18, 0, 1], [198, 18, 0, 2], [198, 19, 0, 1], [198, 19, 0, 2]]);
+    // The link-local address, then that of IPv4, each by both versions of RoCE.
+    for (index, ends) in [
+        (0, [[254, 0, 0, 1], [254, 0, 0, 2], [254, 1, 0, 1], [254, 1, 0, 2]]),
+        (1, [[254, 0, 0, 1], [254, 0, 0, 2], [254, 1, 0, 1], [254, 1, 0, 2]]),
+        (2, [[198, 18, 0, 1], [198, 18, 0, 2], [198, 19, 0, 1], [198, 19, 0, 2]]),
+        (3, [[198, 18, 0, 1], [198, 18, 0, 2], [198, 19, 0, 1], [198, 19, 0, 2]]),
+    ] {
+        let gids = [&host, &other, &arm, &other_arm].map(|host| unsafe { host.gid_at(index).raw[12..].to_vec() });
+        assert_eq!(gids, ends, "index {index}");
+    }
     let vhca = |host: &Host| get(&capabilities(host, 0, 0x1010).1, 0x14, 16, 16);
     assert_ne!(vhca(&host), vhca(&arm));
     // Neither takes the other's objects: domains by command, completion queues by call.

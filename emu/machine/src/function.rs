@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::MachineError;
 use crate::host_memory::HostMemory;
-use crate::numbering::arm_address;
+use crate::numbering::{arm_address, gid_table};
 
 /// Who uses a card through a function of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -94,7 +94,7 @@ impl ArmSide {
     /// Adds the function to a network card, whose number among all cards is `number`.
     pub(crate) fn new(nic: &mut emu_nic::Nic, number: usize) -> Result<Self, MachineError> {
         let address = arm_address(number);
-        let addresses = emu_nic::PortAddresses { mac: address.mac, gids: vec![address.gid] };
+        let addresses = emu_nic::PortAddresses { mac: address.mac, gids: gid_table(address) };
         let vhca = nic.create_function(addresses).map_err(MachineError::Function)?;
         Ok(Self { vhca, memory: HostMemory::new(1), traffic: Cell::default() })
     }

@@ -66,7 +66,7 @@ pub use function::{ArmTraffic, Function, FunctionId};
 pub use host_memory::HostMemory;
 pub use host_process::HostProcess;
 pub use numbering::MAX_CARDS;
-pub use numbering::{address, arm_address, card_with_gid, card_with_mac};
+pub use numbering::{address, arm_address, card_with_gid, card_with_mac, gid_table};
 pub use observe::diagnosis::{Diagnosis, Gone, Lock, Symptom, Waits};
 pub use observe::observer::{FaultSink, Observer};
 pub use observe::race::RaceSnapshot;

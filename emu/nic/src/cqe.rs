@@ -2,6 +2,7 @@
 
 use crate::cq::CQE_BYTES;
 use crate::ethernet::{Parsed, complete_sum};
+use crate::grh::RoutingHeader;
 
 /// CQE opcodes.
 pub mod opcode {
@@ -135,7 +136,7 @@ pub(crate) struct Receipt {
     pub(crate) user_index: u32,
     pub(crate) source_qpn: u32,
     pub(crate) has_grh: bool,
-    pub(crate) is_ipv4: bool,
+    pub(crate) routing_header: RoutingHeader,
     pub(crate) immediate: [u8; 4],
     pub(crate) byte_count: u32,
     pub(crate) index: u16,
@@ -145,9 +146,8 @@ pub(crate) struct Receipt {
 /// A receive is done.
 pub(crate) fn responder(receipt: &Receipt) -> Cqe {
     let mut cqe = [0; CQE_BYTES];
-    // Where InfiniBand has the service level, RoCE v2 gives the kind of routing header (Linux mlx5_ib): 1 = IPv6, 2 =
-    // IPv4.
-    let routing = if receipt.is_ipv4 { 2 } else { 1 };
+    // Where InfiniBand has the service level, RoCE has the kind of routing header.
+    let routing = receipt.routing_header as u32;
     put32(&mut cqe, 0x18, u32::from(receipt.has_grh) << 28 | routing << 24 | receipt.source_qpn);
     put32(&mut cqe, 0x20, receipt.user_index & 0xFF_FFFF);
     cqe[0x24..0x28].copy_from_slice(&receipt.immediate);

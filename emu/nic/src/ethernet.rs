@@ -1,4 +1,4 @@
-//! Ethernet frames that are no RoCEv2 packets: what the card reads in their headers, and what it fills in.
+//! Ethernet frames that are no RoCE packets: what the card reads in their headers, and what it fills in.
 //!
 //! The card steers by the fields of mlx5's `fte_match_set_lyr_2_4` (Linux `mlx5_ifc.h`; programs fill it in as the
 //! match of `mlx5dv_dr_matcher_create`), reports checksums and VLAN in the CQE, and computes checksums of what is sent.
@@ -11,7 +11,7 @@ use crate::address::{Address, Gid};
 use crate::mix::mix;
 use crate::packet::{DEFAULT_PKEY, Extension, Network, Operation, Packet};
 use crate::transport::Transport;
-use crate::wire::UDP_PORT;
+use crate::wire::{ROCE_V1, UDP_PORT};
 
 /// Longest frame without its check sequence: the largest MTU that mlx5 network devices take, Ethernet header and two
 /// VLAN tags.
@@ -229,7 +229,7 @@ impl Offloads {
 }
 
 impl Packet {
-    /// A frame that is no RoCEv2 packet, from its destination address on, without check sequence; `None` if it is
+    /// A frame that is no RoCE packet, from its destination address on, without check sequence; `None` if it is
     /// shorter than an Ethernet header, or longer than [`MAX_FRAME_BYTES`].
     #[must_use]
     pub fn ethernet(frame: Arc<[u8]>) -> Option<Self> {
@@ -269,9 +269,12 @@ impl Packet {
     }
 }
 
-/// Whether a frame is a RoCEv2 packet: UDP to its port, in one piece.
+/// Whether a frame is a RoCE packet: of version 1, or UDP to the port of version 2, in one piece.
 #[must_use]
 pub(crate) fn is_roce(frame: &[u8]) -> bool {
+    if frame.get(12..14) == Some(&ROCE_V1.to_be_bytes()) {
+        return true;
+    }
     let parsed = parse(frame);
     parsed.vlan.is_none() && parsed.layer_4.is_some_and(|layer| !layer.is_tcp && layer.ports[1] == UDP_PORT)
 }

@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use crate::address::{Address, Gid};
+use crate::address::{Address, GidEntry, RoceVersion};
 use crate::error::NicError;
-use crate::packet::{DEFAULT_PKEY, Extension, Operation, Packet};
+use crate::packet::{DEFAULT_PKEY, Extension, Network, Operation, Packet};
 use crate::queue_pair::QueuePair;
 use crate::transport::Transport;
 
@@ -28,8 +28,17 @@ pub(crate) fn same_partition(packet: u16, own: u16) -> bool {
 pub struct PortAddresses {
     /// Ethernet address.
     pub mac: [u8; 6],
-    /// Table of identifiers; index 0 is the default one.
-    pub gids: Vec<Gid>,
+    /// Table of identifiers.
+    pub gids: Vec<GidEntry>,
+}
+
+impl PortAddresses {
+    /// The entry that stands for the port where nothing names one: as programs choose, the last IPv4 address, or the
+    /// last of all.
+    pub(crate) fn usual(&self) -> GidEntry {
+        let ipv4 = self.gids.iter().rfind(|entry| entry.gid.ipv4().is_some());
+        ipv4.or(self.gids.last()).copied().unwrap_or_default()
+    }
 }
 
 /// The addresses and partition keys of the port.
@@ -42,7 +51,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    pub(crate) fn new(mac: [u8; 6], gids: Vec<Gid>) -> Self {
+    pub(crate) fn new(mac: [u8; 6], gids: Vec<GidEntry>) -> Self {
         Self { functions: vec![Some(PortAddresses { mac, gids })], pkeys: vec![DEFAULT_PKEY] }
     }
 
@@ -61,19 +70,24 @@ impl Identity {
         own.or_else(|| self.functions.first()?.as_ref())
     }
 
-    /// Address of the card's first virtual HCA, with its default identifier.
+    /// Address of the card's first virtual HCA, with its usual identifier.
     pub(crate) fn address(&self) -> Address {
-        self.source(0, 0).unwrap_or_default()
+        let addresses = self.addresses(0);
+        addresses.map(|own| Address { mac: own.mac, gid: own.usual().gid }).unwrap_or_default()
     }
 
-    /// An address of the virtual HCA of index `function`, with the identifier at `gid_index` of its table.
-    pub(crate) fn source(&self, function: u16, gid_index: usize) -> Option<Address> {
+    /// An address of the virtual HCA of index `function`, with the identifier at `gid_index` of its table, and how
+    /// packets from it are packed.
+    pub(crate) fn source(&self, function: u16, gid_index: usize) -> Option<(Address, RoceVersion)> {
         let PortAddresses { mac, gids } = self.addresses(function)?;
-        Some(Address { mac: *mac, gid: *gids.get(gid_index)? })
+        let GidEntry { gid, version } = *gids.get(gid_index)?;
+        Some((Address { mac: *mac, gid }, version))
     }
 
     pub(crate) fn is_own(&self, destination: &Address) -> bool {
-        let names = |own: &PortAddresses| destination.mac == own.mac || own.gids.contains(&destination.gid);
+        let names = |own: &PortAddresses| {
+            destination.mac == own.mac || own.gids.iter().any(|entry| entry.gid == destination.gid)
+        };
         self.functions.iter().flatten().any(names)
     }
 
@@ -107,10 +121,12 @@ impl Identity {
 
     /// A packet to the peer of a connected queue pair: a message of its own, without payload.
     pub(crate) fn packet(&self, qp: &QueuePair, operation: Operation, psn: u32) -> Packet {
+        let source = self.source(qp.function, usize::from(qp.path.sgid_index));
+        let (source, version) = source.unwrap_or_else(|| (self.address(), RoceVersion::V2));
         Packet {
-            source: self.source(qp.function, usize::from(qp.path.sgid_index)).unwrap_or_else(|| self.address()),
+            source,
             destination: qp.peer(),
-            network: qp.path.network(),
+            network: Network { version, ..qp.path.network() },
             pkey: self.pkey(qp),
             transport: qp.attr.transport,
             operation,

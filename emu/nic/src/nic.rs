@@ -7,7 +7,7 @@ mod port;
 mod queues;
 pub(crate) mod users;
 
-use crate::address::{Address, Gid, MULTICAST_QPN};
+use crate::address::{Address, GidEntry, MULTICAST_QPN};
 use crate::counters::Counters;
 use crate::cx::Cx;
 use crate::effects::{AsyncEvent, Effects, FailureCause, Timer, Work};
@@ -44,7 +44,7 @@ pub struct NicConfig {
     /// Ethernet address of the port.
     pub mac: [u8; 6],
     /// Identifiers of the port; index 0 is the default one. At least one is needed to be reached.
-    pub gids: Vec<Gid>,
+    pub gids: Vec<GidEntry>,
     /// Largest path MTU, and the largest UD message.
     pub port_mtu: Mtu,
     /// Service times.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use emu_fabric::Frame;
 
-use crate::address::Address;
+use crate::address::{Address, RoceVersion};
 use crate::transport::Transport;
 
 /// What a packet does.
@@ -140,6 +140,8 @@ pub enum Extension {
 /// The fields of the network and UDP headers that a sender chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network {
+    /// How the packet is packed.
+    pub version: RoceVersion,
     /// Traffic class: the whole octet, with the ECN bits in bits 1:0.
     pub traffic_class: u8,
     /// Hop limit (IPv4: time to live).
@@ -157,6 +159,7 @@ pub struct Network {
 impl Default for Network {
     fn default() -> Self {
         Self {
+            version: RoceVersion::V2,
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
@@ -234,8 +237,10 @@ pub const FCS_BYTES: u64 = 4;
 const MIN_FRAME_BYTES: u64 = 64;
 const IPV4_BYTES: u64 = 20;
 const IPV6_BYTES: u64 = 40;
-/// UDP header, base transport header, invariant check sequence.
-const TRANSPORT_BYTES: u64 = 8 + 12 + 4;
+const GRH_BYTES: u64 = 40;
+const UDP_BYTES: u64 = 8;
+/// Base transport header, invariant check sequence.
+const TRANSPORT_BYTES: u64 = 12 + 4;
 
 impl Packet {
     /// Bytes of the Ethernet frame, without preamble and gap.
@@ -244,7 +249,11 @@ impl Packet {
         if self.transport == Transport::Ethernet {
             return (self.payload.len() as u64 + FCS_BYTES).max(MIN_FRAME_BYTES);
         }
-        let network = if self.destination.gid.ipv4().is_some() { IPV4_BYTES } else { IPV6_BYTES };
+        let network = match self.network.version {
+            RoceVersion::V1 => GRH_BYTES,
+            RoceVersion::V2 if self.destination.gid.ipv4().is_some() => IPV4_BYTES + UDP_BYTES,
+            RoceVersion::V2 => IPV6_BYTES + UDP_BYTES,
+        };
         let extension = match self.extension {
             Extension::None => 0,
             Extension::Datagram { .. } => 8,

@@ -16,7 +16,7 @@ fn routing_byte(transport: Transport, v6: bool) -> u8 {
     let group = Gid([0xFF, 0x0E, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]);
     let mut world = World::with(0, 0, |config| {
         if v6 {
-            config.gids = vec![own(config.mac)];
+            config.gids = vec![own(config.mac).into()];
         }
     });
     let (mut a, mut b) = world.pair(&Setup::new(transport));

@@ -46,13 +46,13 @@ fn restamp(frame: &mut [u8], identification: u16, flags: u8) {
     let folded = (sum & 0xFFFF) + (sum >> 16);
     ip[10..12].copy_from_slice(&(!((folded & 0xFFFF) + (folded >> 16)) as u16).to_be_bytes());
     let end = usize::from(u16::from_be_bytes([ip[2], ip[3]])) - 4;
-    let check = icrc(&ip[..end]).expect("a datagram");
+    let check = icrc(RoceVersion::V2, &ip[..end]).expect("a datagram");
     ip[end..end + 4].copy_from_slice(&check.to_le_bytes());
 }
 
 /// What a datagram's receive begins with.
 fn received(gids: [Gid; 2], make: impl Fn(u32) -> Vec<u8>) -> (Vec<u8>, Vec<u8>) {
-    let mut world = World::with(0, 0, |config| config.gids = vec![gids[0]]);
+    let mut world = World::with(0, 0, |config| config.gids = vec![gids[0].into()]);
     let mut end = world.end(0, &Setup::new(Transport::Ud));
     world.connect(&end.qp, (1, 6), &QpModify::default());
     let (target, key) = world.buffer(0, end.qp.pd, Space::Host, 4096);
@@ -92,14 +92,17 @@ fn an_ipv4_header_in_memory_is_that_of_the_frame() {
 }
 
 #[test]
-fn an_ipv6_header_in_memory_is_that_of_the_frame() {
+fn an_ipv6_or_global_header_in_memory_is_that_of_the_frame() {
     let gid = |last| Gid([0x20, 1, 0x0D, 0xB8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
     let gids = [gid(1), gid(2)];
     for bytes in [0, 1, 2, 3, 4, 61, 1024, 4000] {
         for (traffic_class, hop_limit) in NETWORKS {
-            let network = Network { traffic_class, hop_limit, flow_label: 0xF_1234, ..Network::default() };
-            let (header, frame) = received(gids, |qpn| frame(gids, qpn, bytes, network));
-            assert_eq!(header, frame[ETHERNET_BYTES..][..GRH_BYTES], "{bytes} bytes, {network:?}");
+            for (version, next_header) in [(RoceVersion::V2, 17), (RoceVersion::V1, 0x1B)] {
+                let network = Network { version, traffic_class, hop_limit, flow_label: 0xF_1234, ..Network::default() };
+                let (header, frame) = received(gids, |qpn| frame(gids, qpn, bytes, network));
+                assert_eq!(header, frame[ETHERNET_BYTES..][..GRH_BYTES], "{bytes} bytes, {network:?}");
+                assert_eq!(header[6], next_header);
+            }
         }
     }
 }

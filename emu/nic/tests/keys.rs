@@ -378,7 +378,10 @@ fn queues_and_addresses_are_of_one_function() {
     let setup = Setup::new(Transport::Rc);
     let (scq, rcq) = (world.cq(0, Space::Host, 4), world.cq(0, Space::Host, 4));
     let nic = &mut world.nics[0];
-    let own = PortAddresses { mac: [2, 0, 0, 9, 0, 1], gids: vec![Gid::from_ipv4([198, 19, 0, 1]), Gid([3; 16])] };
+    let own = PortAddresses {
+        mac: [2, 0, 0, 9, 0, 1],
+        gids: vec![Gid::from_ipv4([198, 19, 0, 1]).into(), Gid([3; 16]).into()],
+    };
     let vhca = nic.create_function(own.clone()).unwrap();
     let host = nic.vhca_id();
     assert_eq!(nic.port_addresses(vhca), Ok(&own));
@@ -417,7 +420,7 @@ fn queues_and_addresses_are_of_one_function() {
         path_mtu: Some(Mtu::B1024),
         dest_qpn: Some(1),
         rq_psn: Some(0),
-        rgid: Some(own.gids[0]),
+        rgid: Some(own.gids[0].gid),
         dmac: Some(own.mac),
         sgid_index: Some(gid),
         ..QpModify::default()

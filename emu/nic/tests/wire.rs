@@ -24,11 +24,11 @@ fn numbers() -> Numbers {
 
 /// The check sequence bit by bit: the polynomial of IEEE 802.3, reflected, over a pseudo packet made by hand. Nothing
 /// of it is shared with the card.
-fn icrc_by_hand(datagram: &[u8]) -> u32 {
+fn icrc_by_hand(version: RoceVersion, datagram: &[u8]) -> u32 {
     let mut pseudo = vec![0xFF; 8];
     pseudo.extend_from_slice(datagram);
     let ip = &mut pseudo[8..];
-    let udp = if ip[0] >> 4 == 4 {
+    let network = if ip[0] >> 4 == 4 && version == RoceVersion::V2 {
         ip[1] = 0xFF;
         ip[8] = 0xFF;
         ip[10] = 0xFF;
@@ -42,9 +42,15 @@ fn icrc_by_hand(datagram: &[u8]) -> u32 {
         ip[7] = 0xFF;
         40
     };
-    ip[udp + 6] = 0xFF;
-    ip[udp + 7] = 0xFF;
-    ip[udp + 12] = 0xFF;
+    let transport = match version {
+        RoceVersion::V1 => network,
+        RoceVersion::V2 => {
+            ip[network + 6] = 0xFF;
+            ip[network + 7] = 0xFF;
+            network + 8
+        }
+    };
+    ip[transport + 4] = 0xFF;
     let mut crc = u32::MAX;
     for byte in pseudo {
         crc ^= u32::from(byte);
@@ -53,6 +59,11 @@ fn icrc_by_hand(datagram: &[u8]) -> u32 {
         }
     }
     !crc
+}
+
+/// By the EtherType of a frame.
+fn version(frame: &[u8]) -> RoceVersion {
+    if frame[12..14] == [0x89, 0x15] { RoceVersion::V1 } else { RoceVersion::V2 }
 }
 
 /// The datagram of a frame without what fills it up and without its check sequence, and that check sequence.
@@ -66,6 +77,15 @@ fn datagram(frame: &[u8]) -> (&[u8], u32) {
     (covered, u32::from_le_bytes(check.try_into().unwrap()))
 }
 
+/// Where the base transport header begins in the datagram of a frame.
+fn transport(frame: &[u8]) -> usize {
+    match version(frame) {
+        RoceVersion::V1 => 40,
+        RoceVersion::V2 if frame[ETHERNET_BYTES] == 0x45 => 28,
+        RoceVersion::V2 => 48,
+    }
+}
+
 /// Puts the right IPv4 header checksum and check sequence into a frame that was tampered with.
 fn fix(frame: &mut [u8]) {
     let ip = &mut frame[ETHERNET_BYTES..];
@@ -76,25 +96,33 @@ fn fix(frame: &mut [u8]) {
         ip[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
     }
     let (covered, _) = datagram(frame);
-    let (at, check) = (ETHERNET_BYTES + covered.len(), icrc_by_hand(covered));
+    let (at, check) = (ETHERNET_BYTES + covered.len(), icrc_by_hand(version(frame), covered));
     frame[at..at + 4].copy_from_slice(&check.to_le_bytes());
 }
 
 #[test]
-fn every_opcode_both_networks_every_padding() {
+fn every_opcode_both_networks_both_versions_every_padding() {
     for row in OPCODES {
-        for gids in [(v4(1), v4(2)), (v6(1), v6(2)), (v4(1), Gid::from_ipv4([239, 200, 1, 2]))] {
+        for (gids, version) in [
+            ((v4(1), v4(2)), RoceVersion::V2),
+            ((v6(1), v6(2)), RoceVersion::V2),
+            ((v4(1), Gid::from_ipv4([239, 200, 1, 2])), RoceVersion::V2),
+            ((v4(1), v4(2)), RoceVersion::V1),
+            ((v6(1), v6(2)), RoceVersion::V1),
+        ] {
             for bytes in [0, 1, 2, 3, 4, 255, 4096] {
-                let sent = packet(row, gids, numbers(), &vec![0xA5; bytes]);
+                let mut sent = packet(row, gids, numbers(), &vec![0xA5; bytes]);
+                if version == RoceVersion::V1 {
+                    sent = in_version_1(sent);
+                }
                 let frame = frame(&sent);
                 assert_eq!(sent.frame_bytes(), frame.len() as u64 + 4, "{sent:?}");
                 assert_eq!(wire::decode(&frame).as_ref(), Ok(&sent));
                 assert_eq!(sent.opcode(), row.6, "{sent:?}");
                 let (covered, check) = datagram(&frame);
-                let udp = if covered[0] == 0x45 { 20 } else { 40 };
-                assert_eq!(covered[udp + 8], row.6, "the opcode");
-                assert_eq!(check, icrc_by_hand(covered));
-                assert_eq!(Some(check), icrc(covered));
+                assert_eq!(covered[transport(&frame)], row.6, "the opcode");
+                assert_eq!(check, icrc_by_hand(version, covered));
+                assert_eq!(Some(check), icrc(version, covered));
             }
         }
     }
@@ -128,7 +156,7 @@ fn public_frames_have_the_right_check_sequence() {
          00000000000000000000000000000000
          82fd002a");
     let (covered, check) = datagram(&notification);
-    assert_eq!(icrc(covered), Some(check));
+    assert_eq!(icrc(RoceVersion::V2, covered), Some(check));
     assert_eq!(wire::decode(&notification), Err(DecodeError::Opcode { opcode: 0x81 }));
 }
 
@@ -163,7 +191,26 @@ fn a_write_with_immediate_byte_by_byte() {
          0102030405060708 11223344 00000005
          deadbeef
          68656c6c6f 000000");
-    let check = icrc_by_hand(&expected[ETHERNET_BYTES..]);
+    let check = icrc_by_hand(RoceVersion::V2, &expected[ETHERNET_BYTES..]);
+    expected.extend_from_slice(&check.to_le_bytes());
+    assert_eq!(frame(&sent), expected);
+}
+
+/// The same packet by version 1: a global route header instead of IP and UDP, with the length of what is behind it.
+#[test]
+fn a_packet_of_version_1_byte_by_byte() {
+    let send = packet(OPCODES[4], (v6(1), v6(2)), numbers(), b"hello");
+    let network = Network { version: RoceVersion::V1, traffic_class: 0x6A, flow_label: 0xB_CDEF, ..Network::default() };
+    let sent = Packet { network, pkey: 0x8005, destination_qpn: 0x12_3456, psn: 0xAB_CDEF, ..send };
+    let mut expected = hex("020000000002 020000000001 8915
+         66abcdef 0018 1b 40 20010db8000000000000000000000001 20010db8000000000000000000000002");
+    expected.extend(frame(&packet(OPCODES[4], (v4(1), v4(2)), numbers(), b"hello"))[42..54].iter());
+    let at = expected.len() - 12;
+    expected[at + 2..at + 4].copy_from_slice(&[0x80, 0x05]);
+    expected[at + 5..at + 8].copy_from_slice(&[0x12, 0x34, 0x56]);
+    expected[at + 9..at + 12].copy_from_slice(&[0xAB, 0xCD, 0xEF]);
+    expected.extend_from_slice(b"hello\0\0\0");
+    let check = icrc_by_hand(RoceVersion::V1, &expected[ETHERNET_BYTES..]);
     expected.extend_from_slice(&check.to_le_bytes());
     assert_eq!(frame(&sent), expected);
 }
@@ -242,7 +289,7 @@ fn packets_that_are_none() {
     assert_eq!(encode(&wide), range("RNR timer", 32, 31));
     let mut wide = packet(OPCODES[4], (v6(1), v6(2)), numbers(), b"");
     wide.network.flow_label = 1 << 20;
-    assert_eq!(encode(&wide), range("IPv6 flow label", 1 << 20, 0xF_FFFF));
+    assert_eq!(encode(&wide), range("flow label", 1 << 20, 0xF_FFFF));
 
     for (row, change) in
         [(4, (Some([0; 4]), Some(1))), (0, (Some([0; 4]), None)), (10, (None, Some(1))), (27, (None, Some(1)))]
@@ -358,14 +405,14 @@ proptest! {
         prop_assert_eq!(frame.len() as u64 + 4, sent.frame_bytes());
         prop_assert_eq!(wire::decode(frame), Ok(sent.clone()));
         let (covered, check) = datagram(frame);
-        prop_assert_eq!(check, icrc_by_hand(covered));
-        prop_assert_eq!(covered[if covered[0] == 0x45 { 28 } else { 48 }], sent.opcode());
+        prop_assert_eq!(check, icrc_by_hand(sent.network.version, covered));
+        prop_assert_eq!(covered[transport(frame)], sent.opcode());
     }
 
     #[test]
     fn any_bytes_are_a_packet_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = wire::decode(&bytes);
-        let _ = icrc(&bytes);
+        let _ = [RoceVersion::V1, RoceVersion::V2].map(|version| icrc(version, &bytes));
     }
 
     /// Nearly right frames, fixed so that they get past the checksums: what is accepted can be written again and is
@@ -387,6 +434,7 @@ proptest! {
             4 => usize::from(u16::from_be_bytes([ip[2], ip[3]])),
             _ => 40 + usize::from(u16::from_be_bytes([ip[4], ip[5]])),
         };
+        // Enough for all headers of either version.
         if (60..=ip.len()).contains(&declared) {
             fix(&mut bytes);
         }
@@ -400,18 +448,18 @@ proptest! {
     fn a_flipped_bit_is_noticed_where_the_check_sequence_covers_it(sent in any_packet(40)) {
         let good = frame(&sent);
         let (covered, check) = datagram(&good);
+        let (version, transport) = (version(&good), transport(&good));
         let ipv4 = covered[0] == 0x45;
-        let udp = if ipv4 { 20 } else { 40 };
         for bit in 0..covered.len() * 8 {
             let (byte, shift) = (bit / 8, bit % 8);
             let mut flipped = covered.to_vec();
             flipped[byte] ^= 1 << shift;
-            let masked = byte == udp + 6
-                || byte == udp + 7
-                || byte == udp + 12
+            let is_udp_checksum = version == RoceVersion::V2 && [transport - 2, transport - 1].contains(&byte);
+            let masked = is_udp_checksum
+                || byte == transport + 4
                 || if ipv4 { [1, 8, 10, 11].contains(&byte) } else { [1, 2, 3, 7].contains(&byte) || byte == 0 && shift < 4 };
             // The version decides what is masked; without one there is no check sequence at all.
-            let same = icrc(&flipped) == Some(check);
+            let same = icrc(version, &flipped) == Some(check);
             prop_assert_eq!(same, masked, "byte {} bit {}", byte, shift);
             let mut frame = good.clone();
             frame[ETHERNET_BYTES + byte] ^= 1 << shift;

@@ -1,7 +1,7 @@
 //! Frames: decoding and encoding, and frames made right.
 
 use emu_machine::nic::wire::{self, MIN_FRAME_BYTES};
-use emu_machine::nic::{Packet, icrc};
+use emu_machine::nic::{Packet, RoceVersion, icrc};
 
 const ETHERNET: usize = 14;
 
@@ -33,8 +33,11 @@ pub(super) fn decode(frame: &[u8]) -> Option<Packet> {
 /// The frame with the lengths, the header checksum and the check sequence that its bytes ask for.
 pub(super) fn fixed(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
-    let v6 = frame.get(12..14) == Some(&[0x86, 0xDD]);
-    let header = if v6 { 40 } else { 20 };
+    let (v6, header, version) = match frame.get(12..14) {
+        Some([0x86, 0xDD]) => (true, 40, RoceVersion::V2),
+        Some([0x89, 0x15]) => (true, 40, RoceVersion::V1),
+        _ => (false, 20, RoceVersion::V2),
+    };
     if frame.len() < ETHERNET + header + 24 || frame.len() > 1 << 15 {
         return frame;
     }
@@ -52,9 +55,11 @@ pub(super) fn fixed(frame: &[u8]) -> Vec<u8> {
         let sum = (sum & 0xFFFF) + (sum >> 16);
         datagram[10..12].copy_from_slice(&(!sum as u16).to_be_bytes());
     }
-    datagram[header + 4..header + 6].copy_from_slice(&udp_bytes);
+    if version == RoceVersion::V2 {
+        datagram[header + 4..header + 6].copy_from_slice(&udp_bytes);
+    }
     let covered = datagram.len() - 4;
-    if let Some(check) = icrc(&datagram[..covered]) {
+    if let Some(check) = icrc(version, &datagram[..covered]) {
         datagram[covered..].copy_from_slice(&check.to_le_bytes());
     }
     frame

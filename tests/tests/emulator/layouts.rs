@@ -177,7 +177,7 @@ impl Fixture {
     fn new(transport: emu_nic::Transport) -> Self {
         let mut nic = Nic::new(NicConfig {
             mac: MAC,
-            gids: vec![GID],
+            gids: vec![GID.into()],
             port_mtu: Mtu::B4096,
             timing: NicTiming::default(),
             seed: 5,

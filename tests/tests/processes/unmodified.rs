@@ -179,7 +179,10 @@ fn ibv_devinfo_shows_the_card() {
         "state: PORT_ACTIVE (4)",
         "active_mtu: 4096 (5)",
         "link_layer: Ethernet",
-        "GID[ 0]: ::ffff:198.18.0.5, RoCE v2",
+        "GID[ 0]: fe80:0000:0000:0000:0000:00ff:fe00:0005, RoCE v1",
+        "GID[ 1]: fe80::ff:fe00:5, RoCE v2",
+        "GID[ 2]: 0000:0000:0000:0000:0000:ffff:c612:0005, RoCE v1",
+        "GID[ 3]: ::ffff:198.18.0.5, RoCE v2",
     ] {
         assert!(words.contains(shown), "no {shown:?} in\n{text}");
     }
@@ -216,12 +219,21 @@ fn pingpong(transport: &str, more: &[&[&str]]) {
     }
     let ways: Vec<&[&str]> = [&[][..], &["-e"]].into_iter().chain(more.iter().copied()).collect();
     for (number, way) in ways.into_iter().enumerate() {
-        let arguments = [&["-g", "0", "-c", "-n", "300"], way].concat();
+        let arguments = [&["-g", "3", "-c", "-n", "300"], way].concat();
         let printed = pair(&format!("{program}-{number}"), &program, &arguments, "", "");
         for text in [&printed.server, &printed.client] {
             assert!(text.contains("300 iters in") && !text.contains("invalid data"), "{way:?}: {text}");
         }
         assert!(printed.client.contains("GID ::ffff:198.18.0.1") && printed.client.contains("GID ::ffff:198.18.0.2"));
+    }
+    // RoCE version 1, and IPv6.
+    for (index, gid) in [("0", "GID fe80::ff:fe00:1"), ("1", "GID fe80::ff:fe00:1"), ("2", "GID ::ffff:198.18.0.1")] {
+        let arguments = ["-g", index, "-c", "-n", "100"];
+        let printed = pair(&format!("{program}-gid-{index}"), &program, &arguments, "", "");
+        for text in [&printed.server, &printed.client] {
+            assert!(text.contains("100 iters in") && !text.contains("invalid data"), "GID {index}: {text}");
+        }
+        assert!(printed.client.contains(gid), "{}", printed.client);
     }
 }
 
@@ -251,7 +263,7 @@ fn programs_play_on_the_card_of_another() {
         for way in [&[][..], &["-e"]] {
             let (name, program) = (format!("shared-{transport}-{}", way.len()), format!("ibv_{transport}_pingpong"));
             let machines = [attached.clone(), attached.clone()];
-            let arguments = [&["-g", "0", "-c", "-n", "300"], way].concat();
+            let arguments = [&["-g", "3", "-c", "-n", "300"], way].concat();
             let printed = pair_on(&name, &program, &arguments, machines, |_| ());
             for text in [&printed.server, &printed.client] {
                 assert!(text.contains("300 iters in") && !text.contains("invalid data"), "{transport} {way:?}: {text}");
@@ -278,7 +290,7 @@ fn a_pingpong_outlives_a_process_that_is_stopped() {
             std::thread::sleep(Duration::from_secs(1));
             signal("CONT");
         };
-        let arguments = ["-g", "0", "-c", "-n", "4000"];
+        let arguments = ["-g", "3", "-c", "-n", "4000"];
         let printed = pair_with(&format!("stopped-{stopped}"), "ibv_rc_pingpong", &arguments, "", "", meddle);
         for text in [&printed.server, &printed.client] {
             assert!(text.contains("4000 iters in") && !text.contains("invalid data"), "{text}");
@@ -309,7 +321,7 @@ fn bandwidth(test: &str, ways: &[&[&str]]) {
         return;
     }
     for (number, way) in ways.iter().enumerate() {
-        let arguments = [&["-d", "mlx5_0", "-x", "0", "-n", "100", "-F"], *way].concat();
+        let arguments = [&["-d", "mlx5_0", "-x", "3", "-n", "100", "-F"], *way].concat();
         let printed = pair(&format!("{program}-{number}"), &program, &arguments, "", "");
         let average = average(&printed.client);
         assert!(average.is_some_and(|average| average > 0.0), "{way:?}: {}", printed.client);
@@ -339,7 +351,7 @@ fn ib_write_bw_runs_on_over_losses() {
     if !installed("ib_write_bw", "perftest") {
         return;
     }
-    let arguments = ["-d", "mlx5_0", "-x", "0", "-n", "60", "-s", "8192", "-F"];
+    let arguments = ["-d", "mlx5_0", "-x", "3", "-n", "60", "-s", "8192", "-F"];
     let printed = pair("lossy", "ib_write_bw", &arguments, "[link]\ndrop_ppm = 20000\nseed = 5\n", "");
     assert!(average(&printed.client).is_some_and(|average| average > 0.0), "{}", printed.client);
 }
@@ -350,9 +362,16 @@ fn a_capture_of_a_bridged_run_is_dissected() {
     if !installed("ibv_rc_pingpong", "ibverbs-utils") || !installed("tshark", "tshark") {
         return;
     }
-    let arguments = ["-g", "0", "-c", "-n", "20", "-s", "3000"];
+    for (index, sources) in [("3", ["198.18.0.1", "198.18.0.2"]), ("0", ["fe80::ff:fe00:1", "fe80::ff:fe00:2"])] {
+        dissected(index, sources);
+    }
+}
+
+fn dissected(index: &str, sources: [&str; 2]) {
+    let arguments = ["-g", index, "-c", "-n", "20", "-s", "3000"];
     pair("captured", "ibv_rc_pingpong", &arguments, "", "capture = \"card-0.pcapng\"\n");
-    let fields = ["frame.number", "ip.src", "infiniband.bth.opcode", "_ws.malformed", "_ws.expert.severity"];
+    let source = if index == "3" { "ip.src" } else { "infiniband.grh.sgid" };
+    let fields = ["frame.number", source, "infiniband.bth.opcode", "_ws.malformed", "_ws.expert.severity"];
     let output = Command::new("tshark")
         .arg("-r")
         .arg(scratch("captured").join("card-0.pcapng"))
@@ -369,7 +388,7 @@ fn a_capture_of_a_bridged_run_is_dissected() {
         *seen.entry((columns[1], columns[2])).or_default() += 1;
     }
     // 20 messages of three packets (MTU 1024) from each side: first, middle, last, and acknowledgements.
-    for source in ["198.18.0.1", "198.18.0.2"] {
+    for source in sources {
         for opcode in ["0", "1", "2"] {
             assert!(seen.get(&(source, opcode)).is_some_and(|&count| count >= 20), "{source} {opcode}: {seen:?}");
         }

@@ -36,7 +36,7 @@ pub(crate) fn mac_of(world: &mut World, gid: Gid) -> Result<[u8; 6]> {
     for id in world.functions() {
         let vhca = world.vhca(id)?;
         let addresses = world.card(id.card)?.nic.port_addresses(vhca)?;
-        if addresses.gids.contains(&gid) {
+        if addresses.gids.iter().any(|entry| entry.gid == gid) {
             return Ok(addresses.mac);
         }
     }

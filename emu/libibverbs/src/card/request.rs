@@ -1,6 +1,6 @@
 //! Requests of a program to a card, and the answers.
 
-use emu_machine::nic::{Access, Gid, QpAttr, QpModify, QpQuery};
+use emu_machine::nic::{Access, Gid, GidEntry, QpAttr, QpModify, QpQuery};
 use serde::{Deserialize, Serialize};
 
 use super::refusal::{Kind, Refusal};
@@ -176,7 +176,7 @@ pub(crate) struct Made {
 pub(crate) struct CardInfo {
     pub(crate) card: usize,
     pub(crate) mac: [u8; 6],
-    pub(crate) gids: Vec<Gid>,
+    pub(crate) gids: Vec<GidEntry>,
     pub(crate) port: PortInfo,
 }
 

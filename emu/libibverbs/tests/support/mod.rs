@@ -52,8 +52,12 @@ impl Host {
     }
 
     pub fn gid(&self) -> ibv_gid {
+        self.gid_at(0)
+    }
+
+    pub fn gid_at(&self, index: i32) -> ibv_gid {
         let mut gid = ibv_gid { raw: [0; 16] };
-        assert_eq!(unsafe { (self.api.ibv_query_gid)(self.context, 1, 0, &mut gid) }, 0);
+        assert_eq!(unsafe { (self.api.ibv_query_gid)(self.context, 1, index, &mut gid) }, 0);
         gid
     }
 

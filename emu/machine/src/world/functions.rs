@@ -94,7 +94,7 @@ mod tests {
             let vhca = world.vhca(id).unwrap();
             let nic = &mut world.card(id.card).unwrap().nic;
             let addresses = nic.port_addresses(vhca).unwrap().clone();
-            assert_eq!((addresses.mac, addresses.gids), (expected.mac, vec![expected.gid]), "{id}");
+            assert_eq!((addresses.mac, addresses.gids), (expected.mac, crate::gid_table(expected)), "{id}");
             let pd = nic.alloc_pd_on(vhca).unwrap();
             assert_eq!(nic.vhca_of_pd(pd), Ok(vhca));
         }

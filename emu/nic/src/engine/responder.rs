@@ -13,7 +13,7 @@ use crate::cqe::{self, Receipt, syndrome, vendor};
 use crate::cx::Cx;
 use crate::effects::FailureCause;
 use crate::ethernet;
-use crate::grh::{is_ipv4, routing_header};
+use crate::grh::{self, routing_header};
 use crate::keys::{Keys, Ranges, Touched, write_ranges};
 use crate::note::Note;
 use crate::packet::{Acknowledgement, Extension, Operation, Packet};
@@ -369,7 +369,7 @@ fn complete_inbound(
         user_index: qp.attr.user_index,
         source_qpn,
         has_grh: qp.attr.transport == Transport::Ud,
-        is_ipv4: is_ipv4(packet),
+        routing_header: grh::kind(packet),
         // One field holds either.
         immediate: packet.immediate.or(packet.invalidate.map(u32::to_be_bytes)).unwrap_or_default(),
         byte_count,

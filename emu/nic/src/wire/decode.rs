@@ -6,9 +6,12 @@ use etherparse::{EtherType, Ethernet2Header, IpNumber, Ipv4Header, Ipv6Header, U
 
 use super::error::DecodeError;
 use super::opcode::{self, Header, Tail};
-use super::{BTH_BYTES, ETHERNET_BYTES, ICRC_BYTES, MAX_24, MAX_PAYLOAD_BYTES, MIN_FRAME_BYTES, UDP_BYTES, UDP_PORT};
-use crate::address::{Address, Gid};
+use super::{
+    BTH_BYTES, ETHERNET_BYTES, ICRC_BYTES, MAX_24, MAX_PAYLOAD_BYTES, MIN_FRAME_BYTES, ROCE_V1, UDP_BYTES, UDP_PORT,
+};
+use crate::address::{Address, Gid, RoceVersion};
 use crate::ethernet::{MAX_FRAME_BYTES, is_roce};
+use crate::grh::GRH_TRANSPORT;
 use crate::icrc::icrc;
 use crate::packet::{Acknowledgement, Extension, Network, Packet};
 use crate::transport::Transport;
@@ -16,7 +19,7 @@ use crate::transport::Transport;
 /// The packet in a frame that begins with the Ethernet destination and has no frame check sequence.
 ///
 /// # Errors
-/// It is no untagged RoCEv2 packet in one piece, it was corrupted, or it is of a kind that the card does not have.
+/// It is no untagged RoCE packet in one piece, it was corrupted, or it is of a kind that the card does not have.
 /// Fields that a [`Packet`] does not hold are not read.
 pub fn decode(frame: &[u8]) -> Result<Packet, DecodeError> {
     let (ethernet, rest) = Ethernet2Header::from_slice(frame).map_err(|_| DecodeError::Truncated {
@@ -26,13 +29,36 @@ pub fn decode(frame: &[u8]) -> Result<Packet, DecodeError> {
     })?;
     let (ip, datagram) = match ethernet.ether_type {
         EtherType::IPV4 => ipv4(rest)?,
-        EtherType::IPV6 => ipv6(rest)?,
+        EtherType::IPV6 => ipv6(rest, RoceVersion::V2)?,
+        EtherType(ROCE_V1) => ipv6(rest, RoceVersion::V1)?,
         EtherType(value) => return Err(DecodeError::EtherType { value }),
     };
     // What follows the datagram can only be what fills a short frame.
     let frame_bytes = ETHERNET_BYTES + datagram.len();
     between("the frame", frame.len(), frame_bytes, frame_bytes.max(MIN_FRAME_BYTES))?;
     let segment = &datagram[ip.header_bytes..];
+    let mut network = ip.network;
+    let version = network.version;
+    if version == RoceVersion::V2 {
+        network.udp_source_port = udp_source_port(segment)?;
+    }
+    let udp_bytes = if version == RoceVersion::V2 { UDP_BYTES } else { 0 };
+    between("the packet", segment.len(), udp_bytes + BTH_BYTES + ICRC_BYTES, usize::MAX)?;
+
+    let (covered, check) = datagram.split_at(datagram.len() - ICRC_BYTES);
+    let mut transport = Reader { rest: &covered[ip.header_bytes + udp_bytes..] };
+    let value = u32::from_le_bytes([check[0], check[1], check[2], check[3]]);
+    let expected = icrc(version, covered).unwrap_or(!value);
+    if value != expected {
+        return Err(DecodeError::Icrc { value, expected });
+    }
+    let source = Address { mac: ethernet.source, gid: ip.source };
+    let destination = Address { mac: ethernet.destination, gid: ip.destination };
+    transport.packet(source, destination, network)
+}
+
+/// The source port of RoCEv2's UDP, whose header has to be right.
+fn udp_source_port(segment: &[u8]) -> Result<u16, DecodeError> {
     let (udp, _) = UdpHeader::from_slice(segment).map_err(|_| DecodeError::Truncated {
         header: "UDP header",
         bytes: segment.len(),
@@ -41,24 +67,13 @@ pub fn decode(frame: &[u8]) -> Result<Packet, DecodeError> {
     expect("UDP destination port", udp.destination_port.into(), UDP_PORT.into())?;
     let least = UDP_BYTES + BTH_BYTES + ICRC_BYTES;
     between("UDP length", udp.length.into(), least.max(segment.len()), segment.len().max(least))?;
-
-    let (covered, check) = datagram.split_at(datagram.len() - ICRC_BYTES);
-    let mut transport = Reader { rest: &covered[ip.header_bytes + UDP_BYTES..] };
-    let value = u32::from_le_bytes([check[0], check[1], check[2], check[3]]);
-    let expected = icrc(covered).unwrap_or(!value);
-    if value != expected {
-        return Err(DecodeError::Icrc { value, expected });
-    }
-    let source = Address { mac: ethernet.source, gid: ip.source };
-    let destination = Address { mac: ethernet.destination, gid: ip.destination };
-    let network = Network { udp_source_port: udp.source_port, ..ip.network };
-    transport.packet(source, destination, network)
+    Ok(udp.source_port)
 }
 
-/// The packet in a frame, as [`decode`] finds it, or the frame itself if it is no RoCEv2.
+/// The packet in a frame, as [`decode`] finds it, or the frame itself if it is no RoCE.
 ///
 /// # Errors
-/// It is RoCEv2 that cannot be decoded, or has no Ethernet header, or is too long.
+/// It is RoCE that cannot be decoded, or has no Ethernet header, or is too long.
 pub fn decode_any(frame: &[u8]) -> Result<Packet, DecodeError> {
     if is_roce(frame) {
         return decode(frame);
@@ -109,21 +124,26 @@ fn ipv4(bytes: &[u8]) -> Result<(Ip, &[u8]), DecodeError> {
     Ok((Ip { header_bytes: needed, source, destination, network }, &bytes[..total]))
 }
 
-/// The same for IPv6; extension headers are not RoCE's.
-fn ipv6(bytes: &[u8]) -> Result<(Ip, &[u8]), DecodeError> {
+/// The same for IPv6, or a global route header, which is laid out alike. Extension headers are not RoCE's.
+fn ipv6(bytes: &[u8], version: RoceVersion) -> Result<(Ip, &[u8]), DecodeError> {
     let needed = Ipv6Header::LEN;
     let short = DecodeError::Truncated { header: "IPv6 header", bytes: bytes.len(), needed };
     let Some(&first) = bytes.first() else { return Err(short) };
     expect("IPv6 version", u64::from(first >> 4), 6)?;
     let (header, _) = Ipv6Header::from_slice(bytes).map_err(|_| short)?;
-    expect("IPv6 next header", header.next_header.0.into(), IpNumber::UDP.0.into())?;
+    let (next, least) = match version {
+        RoceVersion::V1 => (GRH_TRANSPORT, BTH_BYTES),
+        RoceVersion::V2 => (IpNumber::UDP.0, UDP_BYTES),
+    };
+    expect("IPv6 next header", header.next_header.0.into(), next.into())?;
     let (source, destination) = (Gid(header.source), Gid(header.destination));
-    if destination.ipv4().is_some() {
+    if version == RoceVersion::V2 && destination.ipv4().is_some() {
         return Err(DecodeError::MappedDestination { destination });
     }
     let payload = usize::from(header.payload_length);
-    between("IPv6 payload length", payload, UDP_BYTES, bytes.len() - needed)?;
+    between("IPv6 payload length", payload, least, bytes.len() - needed)?;
     let network = Network {
+        version,
         traffic_class: header.traffic_class,
         hop_limit: header.hop_limit,
         flow_label: header.flow_label.value(),

@@ -6,8 +6,9 @@ use etherparse::{
 
 use super::error::EncodeError;
 use super::opcode::{self, Header};
-use super::{BTH_BYTES, ICRC_BYTES, MAX_24, MAX_PAYLOAD_BYTES, MIN_FRAME_BYTES, UDP_BYTES, UDP_PORT};
-use crate::address::Gid;
+use super::{BTH_BYTES, ICRC_BYTES, MAX_24, MAX_PAYLOAD_BYTES, MIN_FRAME_BYTES, ROCE_V1, UDP_BYTES, UDP_PORT};
+use crate::address::{Gid, RoceVersion};
+use crate::grh::GRH_TRANSPORT;
 use crate::icrc::icrc;
 use crate::packet::{Acknowledgement, Extension, Packet};
 use crate::transport::Transport;
@@ -28,26 +29,30 @@ pub fn encode(packet: &Packet, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     }
     let transport = transport_headers(packet)?;
     let pad = pad_count(packet);
-    let udp_bytes = UDP_BYTES + transport.len() + packet.payload.len() + pad + ICRC_BYTES;
-    let ipv4 = ipv4_addresses(packet)?;
-    if ipv4.is_none() {
-        limit("IPv6 flow label", packet.network.flow_label.into(), Ipv6FlowLabel::MAX_U32.into())?;
+    let version = packet.network.version;
+    let udp_bytes = if version == RoceVersion::V2 { UDP_BYTES } else { 0 };
+    let bytes = udp_bytes + transport.len() + packet.payload.len() + pad + ICRC_BYTES;
+    let layer = network_layer(packet)?;
+    if !matches!(layer, NetworkLayer::V4 { .. }) {
+        limit("flow label", packet.network.flow_label.into(), Ipv6FlowLabel::MAX_U32.into())?;
     }
     // Nothing can go wrong any more.
     let start = out.len();
-    network_headers(packet, ipv4, udp_bytes, out);
-    let udp = UdpHeader {
-        source_port: packet.network.udp_source_port,
-        destination_port: UDP_PORT,
-        length: udp_bytes as u16,
-        checksum: 0,
-    };
-    out.extend_from_slice(&udp.to_bytes());
+    network_headers(packet, layer, bytes, out);
+    if version == RoceVersion::V2 {
+        let udp = UdpHeader {
+            source_port: packet.network.udp_source_port,
+            destination_port: UDP_PORT,
+            length: bytes as u16,
+            checksum: 0,
+        };
+        out.extend_from_slice(&udp.to_bytes());
+    }
     out.extend_from_slice(&transport);
     out.extend_from_slice(&packet.payload);
     out.resize(out.len() + pad, 0);
     // The datagram begins after the Ethernet header and has all its headers, so there is a check sequence.
-    let check = icrc(&out[start + Ethernet2Header::LEN..]).unwrap_or_default();
+    let check = icrc(version, &out[start + Ethernet2Header::LEN..]).unwrap_or_default();
     out.extend_from_slice(&check.to_le_bytes());
     if let Some(damage) = packet.damage {
         let behind_headers = packet.payload.len() + pad + ICRC_BYTES;
@@ -111,32 +116,43 @@ fn limit(field: &'static str, value: u64, max: u64) -> Result<(), EncodeError> {
     if value > max { Err(EncodeError::FieldRange { field, value, max }) } else { Ok(()) }
 }
 
-/// Source and destination; `None` if the packet goes over IPv6, which the destination decides.
-type Ipv4Addresses = Option<([u8; 4], [u8; 4])>;
+/// What a packet goes over: RoCE version 1, or the IP of its destination.
+#[derive(Clone, Copy)]
+enum NetworkLayer {
+    Global,
+    V4 { source: [u8; 4], destination: [u8; 4] },
+    V6,
+}
 
-fn ipv4_addresses(packet: &Packet) -> Result<Ipv4Addresses, EncodeError> {
+fn network_layer(packet: &Packet) -> Result<NetworkLayer, EncodeError> {
     let (from, to) = (packet.source.gid, packet.destination.gid);
-    match (from.ipv4(), to.ipv4()) {
-        (Some(source), Some(destination)) => Ok(Some((source, destination))),
-        (_, None) => Ok(None),
-        (None, Some(_)) => Err(EncodeError::MixedNetworks { from, to }),
+    match (packet.network.version, from.ipv4(), to.ipv4()) {
+        (RoceVersion::V1, ..) => Ok(NetworkLayer::Global),
+        (_, Some(source), Some(destination)) => Ok(NetworkLayer::V4 { source, destination }),
+        (_, _, None) => Ok(NetworkLayer::V6),
+        (_, None, Some(_)) => Err(EncodeError::MixedNetworks { from, to }),
     }
 }
 
-fn network_headers(packet: &Packet, ipv4: Ipv4Addresses, udp_bytes: usize, out: &mut Vec<u8>) {
+/// Ethernet header and network layer, with `bytes` behind them.
+fn network_headers(packet: &Packet, layer: NetworkLayer, bytes: usize, out: &mut Vec<u8>) {
     let network = packet.network;
     let no_mac = packet.destination.mac == [0; 6];
     let ethernet = Ethernet2Header {
         source: packet.source.mac,
         destination: group_mac(packet.destination.gid).filter(|_| no_mac).unwrap_or(packet.destination.mac),
-        ether_type: if ipv4.is_some() { EtherType::IPV4 } else { EtherType::IPV6 },
+        ether_type: match layer {
+            NetworkLayer::Global => EtherType(ROCE_V1),
+            NetworkLayer::V4 { .. } => EtherType::IPV4,
+            NetworkLayer::V6 => EtherType::IPV6,
+        },
     };
     out.extend_from_slice(&ethernet.to_bytes());
-    if let Some((source, destination)) = ipv4 {
+    if let NetworkLayer::V4 { source, destination } = layer {
         let mut ip = Ipv4Header {
             dscp: IpDscp::try_new(network.traffic_class >> 2).unwrap_or_default(),
             ecn: IpEcn::try_new(network.traffic_class & 3).unwrap_or_default(),
-            total_len: (Ipv4Header::MIN_LEN + udp_bytes) as u16,
+            total_len: (Ipv4Header::MIN_LEN + bytes) as u16,
             identification: network.identification,
             dont_fragment: network.dont_fragment,
             time_to_live: network.hop_limit,
@@ -148,11 +164,13 @@ fn network_headers(packet: &Packet, ipv4: Ipv4Addresses, udp_bytes: usize, out: 
         ip.header_checksum = ip.calc_header_checksum();
         out.extend_from_slice(&ip.to_bytes());
     } else {
+        // A global route header is laid out as that of IPv6.
+        let is_global = matches!(layer, NetworkLayer::Global);
         let ip = Ipv6Header {
             traffic_class: network.traffic_class,
             flow_label: Ipv6FlowLabel::try_new(network.flow_label).unwrap_or_default(),
-            payload_length: udp_bytes as u16,
-            next_header: IpNumber::UDP,
+            payload_length: bytes as u16,
+            next_header: if is_global { IpNumber(GRH_TRANSPORT) } else { IpNumber::UDP },
             hop_limit: network.hop_limit,
             source: packet.source.gid.0,
             destination: packet.destination.gid.0,

@@ -201,7 +201,7 @@ impl World {
         let nic = |i: usize| {
             let mut config = NicConfig {
                 mac: MACS[i],
-                gids: vec![GIDS[i]],
+                gids: vec![GIDS[i].into()],
                 port_mtu: Mtu::B4096,
                 timing: NicTiming::default(),
                 seed: i as u64,

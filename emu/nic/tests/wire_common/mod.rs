@@ -108,6 +108,7 @@ pub fn packet(row: Row, (source, destination): (Gid, Gid), numbers: Numbers, pay
         source: Address { mac: SOURCE_MAC, gid: source },
         destination: Address { mac: wire::group_mac(destination).unwrap_or(DESTINATION_MAC), gid: destination },
         network: Network {
+            version: RoceVersion::V2,
             traffic_class: (c >> 8) as u8,
             hop_limit: c as u8,
             flow_label,
@@ -167,10 +168,20 @@ pub fn any_gids() -> impl Strategy<Value = (Gid, Gid)> {
     prop_oneof![(v4(), v4()), (v4(), group4), (v6(), v6()), (any6, group6)]
 }
 
+/// The same packet behind a global route header, which has what an IPv6 header has, and no UDP.
+pub fn in_version_1(packet: Packet) -> Packet {
+    let Network { traffic_class, hop_limit, flow_label, .. } = packet.network;
+    let network = Network { version: RoceVersion::V1, traffic_class, hop_limit, flow_label, ..Network::default() };
+    Packet { network, ..packet }
+}
+
 pub fn any_packet(max_payload: usize) -> impl Strategy<Value = Packet> {
     let row = proptest::sample::select(OPCODES.to_vec());
-    (row, any_gids(), any_numbers(), proptest::collection::vec(any::<u8>(), 0..=max_payload))
-        .prop_map(|(row, gids, numbers, payload)| packet(row, gids, numbers, &payload))
+    let payload = proptest::collection::vec(any::<u8>(), 0..=max_payload);
+    (row, any_gids(), any_numbers(), payload, any::<bool>()).prop_map(|(row, gids, numbers, payload, is_version_1)| {
+        let packet = packet(row, gids, numbers, &payload);
+        if is_version_1 { in_version_1(packet) } else { packet }
+    })
 }
 
 /// The frame of a packet that has one.

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use emu_fabric::Frame as _;
 
 use super::Requester;
+use crate::address::RoceVersion;
 use crate::cx::Cx;
 use crate::engine::datapath::Datapath;
 use crate::engine::port::Sent;
 use crate::ethernet::{self, ADDRESSES_BYTES};
 use crate::keys::Touched;
 use crate::pacing;
-use crate::packet::{Extension, Operation, Packet};
+use crate::packet::{Extension, Network, Operation, Packet};
 use crate::psn::{part, psn_add};
 use crate::queue_pair::QueuePair;
 use crate::steering::{FlowAction, FlowDirection};
@@ -159,11 +160,12 @@ impl Requester {
             packet.extension = Extension::Remote { address: remote_address, rkey: wqe.rkey, len: wqe.len };
         }
         if let Some(address) = &wqe.address {
-            packet.source =
-                identity.source(qp.function, address.source_gid_index).unwrap_or_else(|| identity.address());
+            let source = identity.source(qp.function, address.source_gid_index);
+            let (source, version) = source.unwrap_or_else(|| (identity.address(), RoceVersion::V2));
+            packet.source = source;
             packet.destination = address.destination;
             packet.destination_qpn = address.qpn;
-            packet.network = address.network;
+            packet.network = Network { version, ..address.network };
             // A key with the top bit set is privileged: it stands for the queue pair's own.
             let qkey = if address.qkey >> 31 == 1 { qp.path.qkey } else { address.qkey };
             packet.extension = Extension::Datagram { qkey, source_qpn: qp.qpn };
