@@ -12,7 +12,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use emu_fabric::{BackToBack, CaptureWriter, Captured, Link, LinkConfig};
-use emu_nic::{Acknowledgement, Address, DEFAULT_PKEY, Extension, Gid, Network, Operation, Packet, Transport, wire};
+use emu_nic::{
+    Acknowledgement, Address, DEFAULT_PKEY, Extension, Gid, Network, Operation, Packet, RoceVersion, Transport, wire,
+};
 use flexcast_tests::harness::{installed, skipped};
 
 const IPV6_BYTES: usize = 40;
@@ -135,6 +137,7 @@ fn packets() -> Vec<(u8, Packet)> {
                 packet.ack_request = n.is_multiple_of(2);
                 packet.pkey = if n.is_multiple_of(5) { 0x8123 } else { DEFAULT_PKEY };
                 packet.network = Network {
+                    version: RoceVersion::V2,
                     traffic_class: (n % 64) as u8 * 4 + 2,
                     hop_limit: 64 - (n % 3) as u8,
                     flow_label: if destination.ipv4().is_some() { 0 } else { 0x5_0000 + n },
