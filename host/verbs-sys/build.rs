@@ -25,7 +25,7 @@ fn generate(own: String) {
             .blocklist_type("pthread_.*|__pthread_.*|__atomic_wide_counter.*|off_t|__off_t")
             .raw_line("use libc::{off_t, pthread_cond_t, pthread_mutex_t};")
             .derive_default(true)
-            .no_debug("verbs_context|ibv_(context|cq|qp)")
+            .no_debug("verbs_context|ibv_(context|cq|cq_ex|qp)")
             // The sizes of pthread types differ between x86-64 and AArch64; src/layout.rs checks what does not.
             .layout_tests(false)
     });

@@ -29,7 +29,7 @@ int main(void)
 	struct ibv_flow_action action = { .context = context };
 	struct ibv_counters counters = { .context = context };
 	struct ibv_rwq_ind_table table = { .context = context };
-	struct ibv_cq_init_attr_ex cq_attr = { .cqe = 8, .wc_flags = IBV_WC_STANDARD_FLAGS };
+	struct ibv_cq_init_attr_ex cq_attr = { .cqe = 8, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP };
 	/* A plain one the header makes by ibv_create_srq. */
 	struct ibv_srq_init_attr_ex srq_attr = {
 		.attr = { 8, 1, 0 }, .srq_type = IBV_SRQT_XRC, .pd = pd,

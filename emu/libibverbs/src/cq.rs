@@ -3,7 +3,8 @@
 use core::ffi::{c_int, c_void};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::ThreadId;
 
 use emu_bridge::Seldom;
 use verbs_sys::*;
@@ -39,7 +40,8 @@ mod field {
 }
 
 pub(crate) struct Cq {
-    public: CStruct<ibv_cq>,
+    /// It begins as an `ibv_cq`, and is one where the program did not ask for an extended queue.
+    pub(crate) public: CStruct<ibv_cq_ex>,
     pub(crate) number: u32,
     pub(crate) log_depth: u8,
     /// Keeps the address in `public.context` valid.
@@ -50,6 +52,7 @@ pub(crate) struct Cq {
     /// The ring, and behind it the doorbell record.
     pub(crate) buffer: QueueBuffer,
     inner: Mutex<Consumer>,
+    pub(crate) polling: Polling,
 }
 
 #[derive(Default)]
@@ -66,11 +69,25 @@ pub(crate) struct Consumer {
     asked: Seldom,
 }
 
+/// Who polls an extended queue, and the completion that polling stands at. Another thread waits for its turn, as behind
+/// the lock of the real library.
+#[derive(Default)]
+pub(crate) struct Polling {
+    state: Mutex<Option<(ThreadId, ibv_wc)>>,
+    pub(crate) ended: Condvar,
+}
+
+impl Polling {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<(ThreadId, ibv_wc)>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Object for Cq {
     const KIND: &'static str = "completion queue";
     type C = ibv_cq;
     fn c_address(&self) -> *mut ibv_cq {
-        self.public.get()
+        self.public.get().cast()
     }
 }
 
@@ -83,7 +100,7 @@ impl failures::Source for Cq {
 
 impl Cq {
     /// The number in the public structure that `field` finds.
-    fn shown(&self, field: impl FnOnce(*mut ibv_cq) -> *mut u32) -> &AtomicU32 {
+    fn shown(&self, field: impl FnOnce(*mut ibv_cq_ex) -> *mut u32) -> &AtomicU32 {
         // SAFETY: a field of the structure, which lives as long as `self` and is aligned. This library accesses it as
         // an atomic alone, and programs read it.
         unsafe { AtomicU32::from_ptr(field(self.public.get())) }
@@ -255,57 +272,74 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     comp_vector: c_int,
 ) -> *mut ibv_cq {
     pointer("ibv_create_cq", || {
-        let context = handle::get::<Context>(context)?;
-        if !(1..=MAX_CQE).contains(&cqe) {
-            return Err(Errno::invalid(format!("{cqe} completion queue entries: 1 to {MAX_CQE} are possible")));
-        }
-        if comp_vector != 0 {
-            return Err(Errno::invalid(format!("completion vector {comp_vector}: a device has vector 0 alone")));
-        }
-        let channel = if channel.is_null() { None } else { Some(handle::get::<Channel>(channel)?) };
-        if channel.as_ref().is_some_and(|channel| !Arc::ptr_eq(&channel.context, &context)) {
-            return Err(Errno::invalid("the completion channel belongs to another device context"));
-        }
-        let depth = (cqe.cast_unsigned() + 1).next_power_of_two();
-        let log_depth = depth.trailing_zeros() as u8;
-        let ring_bytes = CQE_BYTES << log_depth;
-        let buffer = QueueBuffer::new(context.id(), ring_bytes + CQE_BYTES)?;
-        for slot in 0..depth as usize {
-            buffer.write(slot * CQE_BYTES + field::OP_OWN, &[INITIAL_OP_OWN]);
-        }
-        let (ring, record) = (buffer.place(0).addr, buffer.place(ring_bytes).addr);
-        let channel_id = channel.as_ref().map(|channel| channel.id);
-        begin_command(context.id())?;
-        let request = Request::CreateCq { ring, log_depth, record, channel: channel_id };
-        let number = card::call(context.id(), request)?.number()?;
-        let public = ibv_cq {
-            context: context.c_address(),
-            channel: channel.as_ref().map_or(core::ptr::null_mut(), |channel| channel.c_address()),
+        let wanted = ibv_cq_init_attr_ex {
+            cqe: u32::try_from(cqe).unwrap_or(0),
             cq_context,
-            handle: number,
-            cqe: depth as c_int - 1,
-            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            cond: libc::PTHREAD_COND_INITIALIZER,
-            comp_events_completed: 0,
-            async_events_completed: 0,
-        };
-        let cq = Arc::new(Cq {
-            public: CStruct::new(public),
-            number,
-            log_depth,
-            context,
             channel,
-            completion_events: Acknowledged::default(),
-            async_events: Acknowledged::default(),
-            buffer,
-            inner: Mutex::default(),
-        });
-        if let Some(channel) = &cq.channel {
-            channel.add(&cq);
-        }
-        failures::watch(&cq.context, cq.buffer.addr(), &cq);
-        Ok(handle::publish(&cq))
+            comp_vector: comp_vector.cast_unsigned(),
+            ..Default::default()
+        };
+        Ok(handle::publish(&create(context, &wanted, ibv_cq_ex::default())?))
     })
+}
+
+/// Makes a completion queue, without publishing it; `operations` are those of an extended one.
+pub(crate) fn create(
+    context: *mut ibv_context,
+    wanted: &ibv_cq_init_attr_ex,
+    operations: ibv_cq_ex,
+) -> Result<Arc<Cq>> {
+    let &ibv_cq_init_attr_ex { cqe, cq_context, channel, comp_vector, .. } = wanted;
+    let context = handle::get::<Context>(context)?;
+    if !(1..=MAX_CQE.cast_unsigned()).contains(&cqe) {
+        return Err(Errno::invalid(format!("{cqe} completion queue entries: 1 to {MAX_CQE} are possible")));
+    }
+    if comp_vector != 0 {
+        return Err(Errno::invalid(format!("completion vector {comp_vector}: a device has vector 0 alone")));
+    }
+    let channel = if channel.is_null() { None } else { Some(handle::get::<Channel>(channel)?) };
+    if channel.as_ref().is_some_and(|channel| !Arc::ptr_eq(&channel.context, &context)) {
+        return Err(Errno::invalid("the completion channel belongs to another device context"));
+    }
+    let depth = (cqe + 1).next_power_of_two();
+    let log_depth = depth.trailing_zeros() as u8;
+    let ring_bytes = CQE_BYTES << log_depth;
+    let buffer = QueueBuffer::new(context.id(), ring_bytes + CQE_BYTES)?;
+    for slot in 0..depth as usize {
+        buffer.write(slot * CQE_BYTES + field::OP_OWN, &[INITIAL_OP_OWN]);
+    }
+    let (ring, record) = (buffer.place(0).addr, buffer.place(ring_bytes).addr);
+    let channel_id = channel.as_ref().map(|channel| channel.id);
+    begin_command(context.id())?;
+    let request = Request::CreateCq { ring, log_depth, record, channel: channel_id };
+    let number = card::call(context.id(), request)?.number()?;
+    let public = ibv_cq_ex {
+        context: context.c_address(),
+        channel: channel.as_ref().map_or(core::ptr::null_mut(), |channel| channel.c_address()),
+        cq_context,
+        handle: number,
+        cqe: depth as c_int - 1,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        ..operations
+    };
+    let cq = Arc::new(Cq {
+        public: CStruct::new(public),
+        number,
+        log_depth,
+        context,
+        channel,
+        completion_events: Acknowledged::default(),
+        async_events: Acknowledged::default(),
+        buffer,
+        inner: Mutex::default(),
+        polling: Polling::default(),
+    });
+    if let Some(channel) = &cq.channel {
+        channel.add(&cq);
+    }
+    failures::watch(&cq.context, cq.buffer.addr(), &cq);
+    Ok(cq)
 }
 
 /// Waits until the program has acknowledged the events of the queue that it has taken.
@@ -327,10 +361,25 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     })
 }
 
-/// Takes completions. A queue that is found empty twice at the same time is all that its program polls, or one of a
-/// few: then virtual time passes, and the queue is polled again, so that a program that only polls makes its cards
-/// move. Once is not enough: hosts that poll one after another in one process stand for hosts that poll at the same
-/// time.
+impl Cq {
+    /// Takes completions. A queue that is found empty twice at the same time is all that its program polls, or one of
+    /// a few: then virtual time passes, and the queue is polled again, so that a program that only polls makes its
+    /// cards move. Once is not enough: hosts that poll one after another in one process stand for hosts that poll at
+    /// the same time.
+    pub(crate) fn poll(&self, wanted: usize, mut report: impl FnMut(ibv_wc)) -> Result<usize> {
+        let mut taken = self.take(wanted, &mut report)?;
+        if taken == 0 && self.is_waited_for() {
+            machine::relax();
+            taken = self.take(wanted, &mut report)?;
+            self.lock().empty_at_ps = Some(card::now_ps());
+        }
+        if taken == 0 && failed(self)? {
+            return Err(Errno::new(libc::EIO, format!("completion queue {:#x} has overrun", self.number)));
+        }
+        Ok(taken)
+    }
+}
+
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     number("ibv_poll_cq", || {
         let queue = handle::get::<Cq>(cq)?;
@@ -342,20 +391,11 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
             return Err(Errno::invalid("wc is null"));
         }
         let mut to = wc;
-        let mut report = |completion: ibv_wc| {
-            // SAFETY: the caller's array has room for `num_entries`; `take` reports at most as many.
+        let taken = queue.poll(wanted, |completion| {
+            // SAFETY: the caller's array has room for `num_entries`; `poll` reports at most as many.
             unsafe { to.write(completion) };
             to = to.wrapping_add(1);
-        };
-        let mut taken = queue.take(wanted, &mut report)?;
-        if taken == 0 && queue.is_waited_for() {
-            machine::relax();
-            taken = queue.take(wanted, &mut report)?;
-            queue.lock().empty_at_ps = Some(card::now_ps());
-        }
-        if taken == 0 && failed(&queue)? {
-            return Err(Errno::new(libc::EIO, format!("completion queue {:#x} has overrun", queue.number)));
-        }
+        })?;
         Ok(taken as c_int)
     })
 }

@@ -28,6 +28,7 @@ mod direct;
 pub mod errno;
 mod events;
 mod extended;
+mod extended_cq;
 mod failures;
 pub mod fork;
 pub mod handle;

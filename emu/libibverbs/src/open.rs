@@ -11,7 +11,7 @@ use crate::errno::{Errno, input, pointer, status};
 use crate::failures::{self, Events};
 use crate::handle::{self, CStruct, Object};
 use crate::machine::{self, with_world};
-use crate::{channel, cq, extended, post, refused};
+use crate::{channel, cq, extended, extended_cq, post, refused};
 
 extern "C" fn report_races() {
     emu_bridge::report_races();
@@ -49,6 +49,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         public.query_port = Some(query_port_whole);
         public.query_device_ex = Some(extended::query_device_ex);
         public.create_qp_ex = Some(extended::create_qp_ex);
+        public.create_cq_ex = Some(extended_cq::create_cq_ex);
         public.sz = size_of::<verbs_context>();
         refused::fill(&mut public);
         let context = &mut public.context;

@@ -151,8 +151,6 @@ pub(crate) fn fill(table: &mut verbs_context) {
     table.create_wq = slot!(pointer "ibv_create_wq" RAW_QUEUES);
     table.query_rt_values =
         slot!(status "ibv_query_rt_values_ex" "the card's clock cannot be read: completions have no time stamps");
-    table.create_cq_ex =
-        slot!(pointer "ibv_create_cq_ex" "extended completion queues are not emulated: use `ibv_create_cq`");
     table.ibv_destroy_flow = slot!(status "ibv_destroy_flow" STEERING);
     table.ibv_create_flow = slot!(pointer "ibv_create_flow" STEERING);
     table.open_qp = slot!(pointer "ibv_open_qp" XRC);

@@ -107,6 +107,18 @@ fn a_completion_queue_waits_for_the_acknowledgement_of_its_events() {
     }
 }
 
+/// The same source with the project's header, and with rdma-core's where that is installed.
+#[test]
+fn extended_completion_queues_are_polled_by_several_threads() {
+    let theirs = Path::new("/usr/include/infiniband/verbs.h").exists();
+    for includes in [Some(&INCLUDES[..]), theirs.then_some(&[][..])].into_iter().flatten() {
+        let Some(program) = compile_with("extended_cq", includes) else { return };
+        let output = run(&program, "toml:cards = 1", None);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("all as promised"), "{text}");
+    }
+}
+
 /// Programs that were compiled with rdma-core's header: its inline functions answer by themselves where an operation
 /// table has no function, and nobody learns why.
 #[test]

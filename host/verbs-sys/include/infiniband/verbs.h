@@ -324,6 +324,88 @@ struct ibv_wc {
 	uint8_t dlid_path_bits;
 };
 
+/* ---- extended completion queues ---------------------------------------------------------------------------- */
+
+/* What the program will read of completions. */
+enum ibv_create_cq_wc_flags {
+	IBV_WC_EX_WITH_BYTE_LEN = 1 << 0,
+	IBV_WC_EX_WITH_IMM = 1 << 1,
+	IBV_WC_EX_WITH_QP_NUM = 1 << 2,
+	IBV_WC_EX_WITH_SRC_QP = 1 << 3,
+	IBV_WC_EX_WITH_SLID = 1 << 4,
+	IBV_WC_EX_WITH_SL = 1 << 5,
+	IBV_WC_EX_WITH_DLID_PATH_BITS = 1 << 6,
+	IBV_WC_EX_WITH_COMPLETION_TIMESTAMP = 1 << 7,
+	IBV_WC_EX_WITH_CVLAN = 1 << 8,
+	IBV_WC_EX_WITH_FLOW_TAG = 1 << 9,
+	IBV_WC_EX_WITH_TM_INFO = 1 << 10,
+	IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 1 << 11,
+};
+
+enum ibv_cq_init_attr_mask {
+	IBV_CQ_INIT_ATTR_MASK_FLAGS = 1 << 0,
+	IBV_CQ_INIT_ATTR_MASK_PD = 1 << 1,
+};
+
+enum ibv_create_cq_attr_flags {
+	IBV_CREATE_CQ_ATTR_SINGLE_THREADED = 1 << 0,
+	IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN = 1 << 1,
+};
+
+struct ibv_cq_init_attr_ex {
+	uint32_t cqe;
+	void *cq_context;
+	struct ibv_comp_channel *channel;
+	uint32_t comp_vector;
+	uint64_t wc_flags;
+	uint32_t comp_mask;
+	uint32_t flags;
+	struct ibv_pd *parent_domain;
+};
+
+struct ibv_poll_cq_attr {
+	uint32_t comp_mask;
+};
+
+struct ibv_wc_tm_info {
+	uint64_t tag;
+	uint32_t priv;
+};
+
+/* It begins as an ibv_cq. `status` and `wr_id` are those of the completion that polling stands at. */
+struct ibv_cq_ex {
+	struct ibv_context *context;
+	struct ibv_comp_channel *channel;
+	void *cq_context;
+	uint32_t handle;
+	int cqe;
+	pthread_mutex_t mutex;
+	pthread_cond_t cond;
+	uint32_t comp_events_completed;
+	uint32_t async_events_completed;
+	uint32_t comp_mask;
+	enum ibv_wc_status status;
+	uint64_t wr_id;
+	int (*start_poll)(struct ibv_cq_ex *current, struct ibv_poll_cq_attr *attr);
+	int (*next_poll)(struct ibv_cq_ex *current);
+	void (*end_poll)(struct ibv_cq_ex *current);
+	enum ibv_wc_opcode (*read_opcode)(struct ibv_cq_ex *current);
+	uint32_t (*read_vendor_err)(struct ibv_cq_ex *current);
+	uint32_t (*read_byte_len)(struct ibv_cq_ex *current);
+	__be32 (*read_imm_data)(struct ibv_cq_ex *current);
+	uint32_t (*read_qp_num)(struct ibv_cq_ex *current);
+	uint32_t (*read_src_qp)(struct ibv_cq_ex *current);
+	unsigned int (*read_wc_flags)(struct ibv_cq_ex *current);
+	uint32_t (*read_slid)(struct ibv_cq_ex *current);
+	uint8_t (*read_sl)(struct ibv_cq_ex *current);
+	uint8_t (*read_dlid_path_bits)(struct ibv_cq_ex *current);
+	uint64_t (*read_completion_ts)(struct ibv_cq_ex *current);
+	uint16_t (*read_cvlan)(struct ibv_cq_ex *current);
+	uint32_t (*read_flow_tag)(struct ibv_cq_ex *current);
+	void (*read_tm_info)(struct ibv_cq_ex *current, struct ibv_wc_tm_info *tm_info);
+	uint64_t (*read_completion_wallclock_ns)(struct ibv_cq_ex *current);
+};
+
 /* ---- queue pairs ------------------------------------------------------------------------------------------- */
 
 enum ibv_qp_type {
@@ -753,7 +835,7 @@ struct verbs_context {
 	void *(*modify_wq)(void);
 	void *(*create_wq)(void);
 	void *(*query_rt_values)(void);
-	void *(*create_cq_ex)(void);
+	struct ibv_cq_ex *(*create_cq_ex)(struct ibv_context *context, struct ibv_cq_init_attr_ex *init_attr);
 	void *priv;
 	int (*query_device_ex)(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 			       struct ibv_device_attr_ex *attr, size_t attr_size);
@@ -842,6 +924,78 @@ static inline int ibv_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 	return cq->context->ops.req_notify_cq(cq, solicited_only);
 }
 
+static inline struct ibv_cq_ex *ibv_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *cq_attr)
+{
+	struct verbs_context *extended = verbs_get_ctx(context);
+
+	if (!extended || !extended->create_cq_ex) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	return extended->create_cq_ex(context, cq_attr);
+}
+
+static inline struct ibv_cq *ibv_cq_ex_to_cq(struct ibv_cq_ex *cq)
+{
+	return (struct ibv_cq *)cq;
+}
+
+/* 0, or an errno value: ENOENT where there is no completion. After 0 ibv_end_poll has to follow. */
+static inline int ibv_start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+{
+	return cq->start_poll(cq, attr);
+}
+
+static inline int ibv_next_poll(struct ibv_cq_ex *cq)
+{
+	return cq->next_poll(cq);
+}
+
+static inline void ibv_end_poll(struct ibv_cq_ex *cq)
+{
+	cq->end_poll(cq);
+}
+
+static inline enum ibv_wc_opcode ibv_wc_read_opcode(struct ibv_cq_ex *cq)
+{
+	return cq->read_opcode(cq);
+}
+
+static inline uint32_t ibv_wc_read_vendor_err(struct ibv_cq_ex *cq)
+{
+	return cq->read_vendor_err(cq);
+}
+
+static inline uint32_t ibv_wc_read_byte_len(struct ibv_cq_ex *cq)
+{
+	return cq->read_byte_len(cq);
+}
+
+static inline __be32 ibv_wc_read_imm_data(struct ibv_cq_ex *cq)
+{
+	return cq->read_imm_data(cq);
+}
+
+static inline uint32_t ibv_wc_read_invalidated_rkey(struct ibv_cq_ex *cq)
+{
+	return cq->read_imm_data(cq);
+}
+
+static inline uint32_t ibv_wc_read_qp_num(struct ibv_cq_ex *cq)
+{
+	return cq->read_qp_num(cq);
+}
+
+static inline uint32_t ibv_wc_read_src_qp(struct ibv_cq_ex *cq)
+{
+	return cq->read_src_qp(cq);
+}
+
+static inline unsigned int ibv_wc_read_wc_flags(struct ibv_cq_ex *cq)
+{
+	return cq->read_wc_flags(cq);
+}
+
 static inline int flexcast_ibv_query_port(struct ibv_context *context, uint8_t port_num,
 					  struct ibv_port_attr *port_attr)
 {
@@ -868,6 +1022,11 @@ FLEXCAST_LAYOUT(struct ibv_pd, 16);
 FLEXCAST_LAYOUT(struct ibv_mr, 48);
 FLEXCAST_LAYOUT(struct ibv_ah_attr, 32);
 FLEXCAST_LAYOUT(struct ibv_wc, 48);
+FLEXCAST_LAYOUT(struct ibv_cq_init_attr_ex, 56);
+/* Their distance to the pthread types before them. */
+FLEXCAST_OFFSET(struct ibv_cq_ex, comp_events_completed, offsetof(struct ibv_cq, comp_events_completed));
+FLEXCAST_OFFSET(struct ibv_cq_ex, wr_id, offsetof(struct ibv_cq, comp_events_completed) + 16);
+FLEXCAST_OFFSET(struct ibv_cq_ex, read_completion_wallclock_ns, offsetof(struct ibv_cq_ex, wr_id) + 144);
 FLEXCAST_LAYOUT(struct ibv_qp_init_attr, 64);
 FLEXCAST_LAYOUT(struct ibv_qp_attr, 144);
 FLEXCAST_LAYOUT(struct ibv_send_wr, 128);
