@@ -293,10 +293,10 @@ impl Host {
 fn sign(command: &str, image: &Path) -> Result<()> {
     status::say("Signing", format_args!("{command} {}", image.display()));
     let before = fs::read(image).with_context(|| format!("reading {}", image.display()))?;
-    // In the foreground it may ask for a passphrase.
+    // In the foreground it may ask for a passphrase. Status 124 is that of the bound, which the error's command shows.
     let mut bounded = Command::new("timeout");
     bounded.args(["--foreground", "-k", "5", SIGN_BOUND, "sh", "-c", &format!("{command} \"$1\""), "sign"]).arg(image);
-    process::run(&mut bounded).with_context(|| format!("signing, for which a command has {SIGN_BOUND}"))?;
+    process::run(&mut bounded)?;
     let after = fs::read(image).with_context(|| format!("reading {} after it was signed", image.display()))?;
     if before.starts_with(ELF_MAGIC) && !after.starts_with(ELF_MAGIC) {
         bail!("`{command}` left no ELF file at {}: nothing is deployed", image.display());
