@@ -32,8 +32,8 @@ pub struct Buffer {
 
 #[derive(Debug)]
 enum Memory {
-    /// Memory that RDMA cards may reach.
-    Registered(Registered),
+    /// Memory that RDMA cards may reach. In a box, as buffers are moved several times in each operation.
+    Registered(Box<Registered>),
     /// Memory that only this process reaches.
     Host(HostMemory),
 }
@@ -92,11 +92,11 @@ fn foreign() -> Error {
 
 impl Buffer {
     pub(crate) fn new(region: MemoryRegion, len: usize) -> Self {
-        Self { memory: Memory::Registered(Registered::new(region, None)), len }
+        Self { memory: Memory::Registered(Box::new(Registered::new(region, None))), len }
     }
 
     pub(crate) fn of_user(region: MemoryRegion, len: usize, shared: Shared) -> Self {
-        Self { memory: Memory::Registered(Registered::new(region, Some(shared))), len }
+        Self { memory: Memory::Registered(Box::new(Registered::new(region, Some(shared)))), len }
     }
 
     /// A buffer of `len` zeroed bytes, registered with a card.
