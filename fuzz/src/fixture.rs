@@ -200,6 +200,7 @@ impl<'w> Fixture<'w> {
             log_sq_depth: log,
             no_sq: false,
             no_rq: false,
+            srq: None,
             doorbell_record: memory(record),
             user_index: 0xABC,
             uar: 1,

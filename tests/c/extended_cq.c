@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Extended completion queues: every reader, errors, calls in the wrong order, and two threads that poll one queue.
+ * Extended completion queues: every reader, time stamps, sizes, errors, calls in the wrong order, two threads that
+ * poll one queue while a third resizes it.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <infiniband/verbs.h>
 
 #define CHECK(condition)                                                                              \
@@ -137,6 +139,74 @@ static void readers(struct ibv_qp *from, struct ibv_qp *to)
 	}
 }
 
+/* Each completion has a time, the later one the later; the clock is ahead of both. */
+static void time_stamps(struct ibv_qp *from, struct ibv_qp *to)
+{
+	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
+	struct ibv_cq_init_attr_ex attr = { .cqe = DEPTH, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK };
+	uint64_t last = 0;
+
+	CHECK(!ibv_create_cq_ex(context, &attr) && errno == EOPNOTSUPP);
+	for (uint64_t message = 0; message < 20; message++) {
+		receive(to, message);
+		send_one(from, message, 1);
+		for (int left = 2; left > 0; left--) {
+			start();
+			CHECK(ibv_wc_read_completion_ts(cq) >= last && ibv_wc_read_completion_ts(cq) > 0);
+			last = ibv_wc_read_completion_ts(cq);
+			ibv_end_poll(cq);
+		}
+	}
+	CHECK(!ibv_query_rt_values_ex(context, &values) && values.comp_mask == IBV_VALUES_MASK_RAW_CLOCK);
+	CHECK(values.raw_clock.tv_sec == 0 && (uint64_t)values.raw_clock.tv_nsec >= last);
+}
+
+/* Another ring keeps what is there, in its order; one with too little room is refused, and changes nothing. */
+static void sizes(struct ibv_qp *from, struct ibv_qp *to)
+{
+	struct ibv_cq *plain_cq = ibv_cq_ex_to_cq(cq);
+	static const int depths[] = { 127, 31, 200, 1000, 63 };
+	uint64_t message = 0;
+
+	for (size_t turn = 0; turn < 4 * sizeof(depths) / sizeof(*depths); turn++) {
+		int waiting = 12, sends = 0, receives = 0;
+		uint64_t first = message;
+
+		for (int number = 0; number < waiting / 2; number++, message++) {
+			receive(to, message);
+			send_one(from, message, 1);
+		}
+		while (sends + receives < 1) {
+			start();
+			*(ibv_wc_read_opcode(cq) == IBV_WC_SEND ? &sends : &receives) += 1;
+			ibv_end_poll(cq);
+		}
+		CHECK(ibv_resize_cq(plain_cq, 0) == EINVAL && ibv_resize_cq(plain_cq, 1 << 23) == EINVAL);
+		CHECK(!ibv_resize_cq(plain_cq, depths[turn % (sizeof(depths) / sizeof(*depths))]));
+		CHECK(plain_cq->cqe >= depths[turn % (sizeof(depths) / sizeof(*depths))]);
+		while (sends + receives < waiting) {
+			int *kind;
+
+			start();
+			kind = ibv_wc_read_opcode(cq) == IBV_WC_SEND ? &sends : &receives;
+			CHECK(cq->status == IBV_WC_SUCCESS && cq->wr_id == first + (uint64_t)*kind);
+			*kind += 1;
+			ibv_end_poll(cq);
+		}
+	}
+	for (int number = 0; number < 12; number++, message++) {
+		receive(to, message);
+		send_one(from, message, 1);
+	}
+	for (int polled = 0; polled < 24; polled++) {
+		if (polled == 1)
+			CHECK(ibv_resize_cq(plain_cq, 1) == EINVAL);
+		start();
+		CHECK(cq->status == IBV_WC_SUCCESS);
+		ibv_end_poll(cq);
+	}
+}
+
 static void misuse(void)
 {
 	struct ibv_poll_cq_attr unknown = { .comp_mask = 1 };
@@ -146,7 +216,7 @@ static void misuse(void)
 	ibv_end_poll(cq);
 	CHECK(cq->read_byte_len(cq) == 0);
 	CHECK(!ibv_create_cq_ex(context, &none) && errno == EINVAL);
-	for (uint64_t flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP; flags <= IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+	for (uint64_t flags = IBV_WC_EX_WITH_CVLAN; flags <= IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 	     flags <<= 1) {
 		attr.wc_flags = flags;
 		errno = 0;
@@ -158,12 +228,29 @@ static void misuse(void)
 	CHECK(!ibv_create_cq_ex(context, &attr) && errno == EOPNOTSUPP);
 	attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
 	struct ibv_cq_ex *single = ibv_create_cq_ex(context, &attr);
+	struct ibv_modify_cq_attr often = { .attr_mask = IBV_CQ_ATTR_MODERATE }, strange = { .attr_mask = 2 };
+
+	CHECK(!ibv_modify_cq(ibv_cq_ex_to_cq(cq), &often));
+	CHECK(ibv_modify_cq(ibv_cq_ex_to_cq(cq), &strange) == EINVAL);
 	CHECK(single && single->cqe >= 8 && !ibv_destroy_cq(ibv_cq_ex_to_cq(single)));
 }
 
-static atomic_int seen[2][MESSAGES];
 static atomic_int total;
 
+/* Gives the queue another ring again and again while others poll it. */
+static void *resize_always(void *unused)
+{
+	int cqe = 4 * DEPTH;
+
+	while (atomic_load(&total) < 2 * MESSAGES) {
+		cqe = cqe == 4 * DEPTH ? 16 * DEPTH : 4 * DEPTH;
+		CHECK(!ibv_resize_cq(ibv_cq_ex_to_cq(cq), cqe));
+		usleep(200);
+	}
+	return unused;
+}
+
+static atomic_int seen[2][MESSAGES];
 static void *poll_always(void *unused)
 {
 	while (atomic_load(&total) < 2 * MESSAGES) {
@@ -191,9 +278,10 @@ int main(void)
 	struct ibv_cq_init_attr_ex attr = {
 		.cqe = 4 * DEPTH,
 		.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_SRC_QP |
-			    IBV_WC_EX_WITH_SLID | IBV_WC_EX_WITH_SL | IBV_WC_EX_WITH_DLID_PATH_BITS,
+			    IBV_WC_EX_WITH_SLID | IBV_WC_EX_WITH_SL | IBV_WC_EX_WITH_DLID_PATH_BITS |
+			    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
 	};
-	pthread_t threads[2];
+	pthread_t threads[3];
 
 	CHECK(list && (context = ibv_open_device(list[0])) && (pd = ibv_alloc_pd(context)));
 	ibv_free_device_list(list);
@@ -206,8 +294,11 @@ int main(void)
 
 	misuse();
 	readers(from, to);
+	time_stamps(from, to);
+	sizes(from, to);
 	for (int number = 0; number < 2; number++)
 		CHECK(!pthread_create(&threads[number], NULL, poll_always, NULL));
+	CHECK(!pthread_create(&threads[2], NULL, resize_always, NULL));
 	for (int number = 0; number < MESSAGES; number++) {
 		/* Half a queue under way. */
 		while (2 * number - atomic_load(&total) > DEPTH)
@@ -215,7 +306,7 @@ int main(void)
 		receive(to, MESSAGES + (uint64_t)number);
 		send_one(from, (uint64_t)number, BYTES);
 	}
-	for (int number = 0; number < 2; number++)
+	for (int number = 0; number < 3; number++)
 		CHECK(!pthread_join(threads[number], NULL));
 	for (int number = 0; number < MESSAGES; number++)
 		CHECK(seen[0][number] == 1 && seen[1][number] == 1);

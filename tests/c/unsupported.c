@@ -29,7 +29,7 @@ int main(void)
 	struct ibv_flow_action action = { .context = context };
 	struct ibv_counters counters = { .context = context };
 	struct ibv_rwq_ind_table table = { .context = context };
-	struct ibv_cq_init_attr_ex cq_attr = { .cqe = 8, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP };
+	struct ibv_cq_init_attr_ex cq_attr = { .cqe = 8, .wc_flags = IBV_WC_EX_WITH_CVLAN };
 	/* A plain one the header makes by ibv_create_srq. */
 	struct ibv_srq_init_attr_ex srq_attr = {
 		.attr = { 8, 1, 0 }, .srq_type = IBV_SRQT_XRC, .pd = pd,
@@ -47,25 +47,16 @@ int main(void)
 	struct ibv_parent_domain_init_attr domain_attr = { .pd = pd };
 	struct ibv_counters_init_attr counters_attr = { .comp_mask = 0 };
 	struct ibv_counter_attach_attr attach_attr = { .index = 0 };
-	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
 	struct ibv_qp_rate_limit_attr rate = { .rate_limit = 1 };
-	struct ibv_modify_cq_attr moderation = { .attr_mask = 1 };
 	struct ibv_mw_bind bind = { .wr_id = 0 };
-	struct ibv_recv_wr receive = { .num_sge = 0 }, *bad;
 	struct ibv_ops_wr operation = { .wr_id = 0 }, *bad_operation;
 	struct ibv_sge sge = { .length = 0 };
 	uint64_t number;
-	uint32_t srq_number;
 
 	if (!pd || !cq || !qp)
 		return 1;
 	POINTER(ibv_create_cq_ex, ibv_create_cq_ex(context, &cq_attr));
-	STATUS(ibv_modify_cq, ibv_modify_cq(cq, &moderation));
-	STATUS(ibv_resize_cq, ibv_resize_cq(cq, 16));
-	STATUS(ibv_query_rt_values_ex, ibv_query_rt_values_ex(context, &values));
 	POINTER(ibv_create_srq_ex, ibv_create_srq_ex(context, &srq_attr));
-	STATUS(ibv_get_srq_num, ibv_get_srq_num(&srq, &srq_number));
-	STATUS(ibv_post_srq_recv, ibv_post_srq_recv(&srq, &receive, &bad));
 	STATUS(ibv_post_srq_ops, ibv_post_srq_ops(&srq, &operation, &bad_operation));
 	POINTER(ibv_open_xrcd, ibv_open_xrcd(context, &xrcd_attr));
 	STATUS(ibv_close_xrcd, ibv_close_xrcd(&xrcd));

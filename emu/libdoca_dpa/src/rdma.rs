@@ -381,6 +381,7 @@ fn start(state: &State) -> Result<Started> {
                 log_sq_depth: log_sends,
                 no_sq: false,
                 no_rq: false,
+                srq: None,
                 doorbell_record: place(0),
                 user_index: connection as u32,
                 uar: process.uar,

@@ -87,6 +87,7 @@ fn bare(process: &Process, attr: &flexio_wq_attr, cq_num: u32) -> Result<QpAttr>
         log_sq_depth: 0,
         no_sq: true,
         no_rq: true,
+        srq: None,
         doorbell_record: nowhere,
         user_index: attr.user_index,
         uar: attr.uar_id,

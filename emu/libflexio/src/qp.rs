@@ -83,6 +83,7 @@ pub(crate) unsafe extern "C" fn flexio_qp_create(
             log_sq_depth,
             no_sq,
             no_rq,
+            srq: None,
             doorbell_record,
             user_index: attr.user_index,
             uar: attr.uar_id,

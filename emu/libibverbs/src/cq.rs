@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 
 use emu_bridge::Seldom;
+use emu_machine::FunctionId;
 use verbs_sys::*;
 
 use crate::acknowledged::Acknowledged;
@@ -37,20 +38,21 @@ mod field {
     pub(super) const OP_OWN: usize = 0x3F;
     /// Its last byte is that of `OP_OWN`.
     pub(super) const LAST_WORD: usize = 0x38;
+    pub(super) const TIME_STAMP: usize = 0x30;
 }
 
 pub(crate) struct Cq {
     /// It begins as an `ibv_cq`, and is one where the program did not ask for an extended queue.
     pub(crate) public: CStruct<ibv_cq_ex>,
     pub(crate) number: u32,
-    pub(crate) log_depth: u8,
+    log_depth: u8,
     /// Keeps the address in `public.context` valid.
     pub(crate) context: Arc<Context>,
     pub(crate) channel: Option<Arc<Channel>>,
     pub(crate) completion_events: Acknowledged,
     async_events: Acknowledged,
-    /// The ring, and behind it the doorbell record.
-    pub(crate) buffer: QueueBuffer,
+    /// The ring that it was made with, and behind it the doorbell record.
+    buffer: QueueBuffer,
     inner: Mutex<Consumer>,
     pub(crate) polling: Polling,
 }
@@ -58,7 +60,9 @@ pub(crate) struct Cq {
 #[derive(Default)]
 pub(crate) struct Consumer {
     /// Entries consumed, modulo 2^32.
-    index: u32,
+    pub(crate) index: u32,
+    /// The ring of a queue that was resized.
+    pub(crate) later: Option<Ring>,
     /// Queue pairs that complete here.
     pub(crate) queue_pairs: BTreeMap<u32, Weak<Qp>>,
     /// Entries of queue pairs that have been reset or destroyed since.
@@ -73,12 +77,19 @@ pub(crate) struct Consumer {
 /// the lock of the real library.
 #[derive(Default)]
 pub(crate) struct Polling {
-    state: Mutex<Option<(ThreadId, ibv_wc)>>,
+    state: Mutex<Option<(ThreadId, Completion)>>,
     pub(crate) ended: Condvar,
 }
 
+/// A completion, and the card's time at it, in ticks of its clock. Those in error have none.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Completion {
+    pub(crate) wc: ibv_wc,
+    pub(crate) ticks: u64,
+}
+
 impl Polling {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<(ThreadId, ibv_wc)>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<(ThreadId, Completion)>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -122,41 +133,60 @@ impl Cq {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn doorbell_record(&self) -> usize {
+    /// The ring in use: its memory, and log2 of its entries.
+    fn ring<'r>(&'r self, inner: &'r Consumer) -> (&'r QueueBuffer, u8) {
+        inner.later.as_ref().map_or((&self.buffer, self.log_depth), |ring| (&ring.buffer, ring.log_depth))
+    }
+
+    /// Entries of the ring.
+    pub(crate) fn depth(&self, inner: &Consumer) -> usize {
+        1 << self.ring(inner).1
+    }
+
+    pub(crate) fn ring_addr(&self) -> u64 {
+        self.ring(&self.lock()).0.addr()
+    }
+
+    /// What direct verbs shows: the ring, the doorbell record and the number of entries.
+    pub(crate) fn addresses(&self) -> (*mut u8, *mut u8, u32) {
+        let inner = self.lock();
+        (self.ring(&inner).0.at(0), self.buffer.at(self.doorbell_record()), self.depth(&inner) as u32)
+    }
+
+    fn doorbell_record(&self) -> usize {
         CQE_BYTES << self.log_depth
     }
 
     /// Up to `most` entries from an index on.
-    fn entries(&self, first: u32, most: usize) -> Result<Vec<[u8; CQE_BYTES]>> {
-        card::access_shared(|| (0..most).map_while(|ahead| self.entry(first.wrapping_add(ahead as u32))).collect())
-    }
-
-    /// The entry at an index, if the card has written it in this lap. Called under the machine's lock, or while a card
-    /// in another process may write: its last byte comes last.
-    fn entry(&self, index: u32) -> Option<[u8; CQE_BYTES]> {
-        let slot = index as usize & ((1 << self.log_depth) - 1);
-        let [.., op_own] = self.buffer.load(slot * CQE_BYTES + field::LAST_WORD).to_ne_bytes();
-        let lap = (index >> self.log_depth & 1) as u8;
-        (op_own >> 4 != 0xF && op_own & 1 == lap).then(|| self.buffer.read::<CQE_BYTES>(slot * CQE_BYTES))
+    pub(crate) fn entries(&self, inner: &Consumer, first: u32, most: usize) -> Result<Vec<[u8; CQE_BYTES]>> {
+        let ring = self.ring(inner);
+        card::access_shared(|| (0..most).map_while(|ahead| entry(ring, first.wrapping_add(ahead as u32))).collect())
     }
 
     /// Entries of a queue pair that are there now will not be reported any more.
     pub(crate) fn forget(&self, qpn: u32) -> Result<()> {
         let mut inner = self.lock();
         let first = inner.index;
-        let entries = self.entries(first, 1 << self.log_depth)?;
+        let entries = self.entries(&inner, first, self.depth(&inner))?;
         let stale = entries.iter().zip(0..).filter(|(entry, _)| be32(entry, field::SOP_QPN) & 0xFF_FFFF == qpn);
-        inner.stale.extend(stale.map(|(_, ahead)| first.wrapping_add(ahead)));
+        let qp = inner.queue_pairs.get(&qpn).and_then(Weak::upgrade);
+        for (entry, ahead) in stale {
+            let is_new = inner.stale.insert(first.wrapping_add(ahead));
+            // Its receive is one of the others again.
+            if let Some(srq) = qp.as_ref().and_then(|qp| qp.srq.as_ref()).filter(|_| is_new && !of_send(entry)) {
+                srq.retire(counter(entry));
+            }
+        }
         Ok(())
     }
 
     /// Takes up to `wanted` completions; `report` gets each.
-    fn take(&self, wanted: usize, mut report: impl FnMut(ibv_wc)) -> Result<usize> {
+    fn take(&self, wanted: usize, mut report: impl FnMut(Completion)) -> Result<usize> {
         let mut inner = self.lock();
         let first = inner.index;
         let mut taken = 0;
         loop {
-            let entries = self.entries(inner.index, wanted - taken)?;
+            let entries = self.entries(&inner, inner.index, wanted - taken)?;
             for entry in &entries {
                 let index = inner.index;
                 inner.index = index.wrapping_add(1);
@@ -166,7 +196,7 @@ impl Cq {
                 let qpn = be32(entry, field::SOP_QPN) & 0xFF_FFFF;
                 // Completions of queue pairs that are gone are dropped, as the real library does.
                 let Some(qp) = inner.queue_pairs.get(&qpn).and_then(Weak::upgrade) else { continue };
-                report(completion(entry, qpn, &qp));
+                report(Completion { wc: completion(entry, qpn, &qp), ticks: be64(entry, field::TIME_STAMP) });
                 taken += 1;
             }
             if entries.is_empty() || taken == wanted {
@@ -192,15 +222,80 @@ impl Cq {
     }
 }
 
+/// The entry at an index of a ring, if the card has written it in this lap. Called under the machine's lock, or while a
+/// card in another process may write: its last byte comes last.
+fn entry((buffer, log_depth): (&QueueBuffer, u8), index: u32) -> Option<[u8; CQE_BYTES]> {
+    let slot = index as usize & ((1 << log_depth) - 1);
+    let [.., op_own] = buffer.load(slot * CQE_BYTES + field::LAST_WORD).to_ne_bytes();
+    let lap = (index >> log_depth & 1) as u8;
+    (op_own >> 4 != 0xF && op_own & 1 == lap).then(|| buffer.read::<CQE_BYTES>(slot * CQE_BYTES))
+}
+
+/// A ring of entries that the card has not written, with room for something behind it.
+fn empty_ring(id: FunctionId, log_depth: u8, behind: usize) -> Result<QueueBuffer> {
+    let buffer = QueueBuffer::new(id, (CQE_BYTES << log_depth) + behind)?;
+    for slot in 0..1_usize << log_depth {
+        buffer.write(slot * CQE_BYTES + field::OP_OWN, &[INITIAL_OP_OWN]);
+    }
+    Ok(buffer)
+}
+
+/// log2 of the entries of a queue of which `cqe` can be used.
+pub(crate) fn log_depth(cqe: u32) -> Result<u8> {
+    if !(1..=MAX_CQE.cast_unsigned()).contains(&cqe) {
+        return Err(Errno::invalid(format!("{cqe} completion queue entries: 1 to {MAX_CQE} are possible")));
+    }
+    Ok((cqe + 1).next_power_of_two().trailing_zeros() as u8)
+}
+
+/// The ring of a queue that was resized.
+pub(crate) struct Ring {
+    buffer: QueueBuffer,
+    log_depth: u8,
+}
+
+impl Ring {
+    pub(crate) fn new(id: FunctionId, log_depth: u8) -> Result<Self> {
+        Ok(Self { buffer: empty_ring(id, log_depth, 0)?, log_depth })
+    }
+
+    pub(crate) fn addr(&self) -> u64 {
+        self.buffer.addr()
+    }
+
+    /// Stores entries of another ring from an index on, as the card would have written them into this one.
+    pub(crate) fn put(&self, first: u32, entries: &[[u8; CQE_BYTES]]) {
+        for (entry, ahead) in entries.iter().zip(0..) {
+            let index = first.wrapping_add(ahead);
+            let mut entry = *entry;
+            entry[field::OP_OWN] = entry[field::OP_OWN] & !1 | (index >> self.log_depth & 1) as u8;
+            let slot = index as usize & ((1 << self.log_depth) - 1);
+            self.buffer.write(slot * CQE_BYTES, &entry);
+        }
+    }
+}
+
 fn be32(entry: &[u8; CQE_BYTES], at: usize) -> u32 {
     u32::from_be_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]])
+}
+
+fn counter(entry: &[u8; CQE_BYTES]) -> u16 {
+    u16::from_be_bytes([entry[field::WQE_COUNTER], entry[field::WQE_COUNTER + 1]])
+}
+
+fn of_send(entry: &[u8; CQE_BYTES]) -> bool {
+    use emu_machine::nic::cqe_opcode as cqe;
+    matches!(entry[field::OP_OWN] >> 4, cqe::REQUESTER | cqe::REQUESTER_ERROR)
+}
+
+fn be64(entry: &[u8; CQE_BYTES], at: usize) -> u64 {
+    u64::from(be32(entry, at)) << 32 | u64::from(be32(entry, at + 4))
 }
 
 fn completion(entry: &[u8; CQE_BYTES], qpn: u32, qp: &Qp) -> ibv_wc {
     use emu_machine::nic::{cqe_opcode as cqe, wqe_opcode as wqe};
     let opcode = entry[field::OP_OWN] >> 4;
-    let counter = u16::from_be_bytes([entry[field::WQE_COUNTER], entry[field::WQE_COUNTER + 1]]);
-    let of_send = matches!(opcode, cqe::REQUESTER | cqe::REQUESTER_ERROR);
+    let (counter, of_send) = (counter(entry), of_send(entry));
     let wr_id = if of_send { qp.retire_send(counter) } else { qp.retire_receive(counter) };
     let mut wc = ibv_wc { wr_id, qp_num: qpn, byte_len: be32(entry, field::BYTE_COUNT), ..Default::default() };
     if matches!(opcode, cqe::REQUESTER_ERROR | cqe::RESPONDER_ERROR) {
@@ -291,9 +386,7 @@ pub(crate) fn create(
 ) -> Result<Arc<Cq>> {
     let &ibv_cq_init_attr_ex { cqe, cq_context, channel, comp_vector, .. } = wanted;
     let context = handle::get::<Context>(context)?;
-    if !(1..=MAX_CQE.cast_unsigned()).contains(&cqe) {
-        return Err(Errno::invalid(format!("{cqe} completion queue entries: 1 to {MAX_CQE} are possible")));
-    }
+    let log_depth = log_depth(cqe)?;
     if comp_vector != 0 {
         return Err(Errno::invalid(format!("completion vector {comp_vector}: a device has vector 0 alone")));
     }
@@ -301,13 +394,8 @@ pub(crate) fn create(
     if channel.as_ref().is_some_and(|channel| !Arc::ptr_eq(&channel.context, &context)) {
         return Err(Errno::invalid("the completion channel belongs to another device context"));
     }
-    let depth = (cqe + 1).next_power_of_two();
-    let log_depth = depth.trailing_zeros() as u8;
     let ring_bytes = CQE_BYTES << log_depth;
-    let buffer = QueueBuffer::new(context.id(), ring_bytes + CQE_BYTES)?;
-    for slot in 0..depth as usize {
-        buffer.write(slot * CQE_BYTES + field::OP_OWN, &[INITIAL_OP_OWN]);
-    }
+    let buffer = empty_ring(context.id(), log_depth, CQE_BYTES)?;
     let (ring, record) = (buffer.place(0).addr, buffer.place(ring_bytes).addr);
     let channel_id = channel.as_ref().map(|channel| channel.id);
     begin_command(context.id())?;
@@ -318,7 +406,7 @@ pub(crate) fn create(
         channel: channel.as_ref().map_or(core::ptr::null_mut(), |channel| channel.c_address()),
         cq_context,
         handle: number,
-        cqe: depth as c_int - 1,
+        cqe: (1 << log_depth) - 1,
         mutex: libc::PTHREAD_MUTEX_INITIALIZER,
         cond: libc::PTHREAD_COND_INITIALIZER,
         ..operations
@@ -366,7 +454,7 @@ impl Cq {
     /// a few: then virtual time passes, and the queue is polled again, so that a program that only polls makes its
     /// cards move. Once is not enough: hosts that poll one after another in one process stand for hosts that poll at
     /// the same time.
-    pub(crate) fn poll(&self, wanted: usize, mut report: impl FnMut(ibv_wc)) -> Result<usize> {
+    pub(crate) fn poll(&self, wanted: usize, mut report: impl FnMut(Completion)) -> Result<usize> {
         let mut taken = self.take(wanted, &mut report)?;
         if taken == 0 && self.is_waited_for() {
             machine::relax();
@@ -393,7 +481,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
         let mut to = wc;
         let taken = queue.poll(wanted, |completion| {
             // SAFETY: the caller's array has room for `num_entries`; `poll` reports at most as many.
-            unsafe { to.write(completion) };
+            unsafe { to.write(completion.wc) };
             to = to.wrapping_add(1);
         })?;
         Ok(taken as c_int)

@@ -30,6 +30,8 @@ pub(crate) const EMULATED: &str = "emulated:";
 pub(crate) const MAX_CQE: c_int = (1 << 22) - 1;
 /// Most gather or scatter entries of a work request.
 pub(crate) const MAX_SGE: u32 = 30;
+/// Most receives of a shared queue: its ring has one entry more.
+pub(crate) const MAX_SHARED_RECEIVES: u32 = (1 << 15) - 1;
 /// Port capability: addresses are IP based (RoCEv2).
 const PORT_IP_BASED_GIDS: u32 = 1 << 26;
 /// Rates that a port can report, in Gbit/s, with the codes of width (1 lane: 1, 4: 2, 8: 4) and of speed per lane (2.5
@@ -292,6 +294,9 @@ pub(crate) fn attributes(id: FunctionId) -> Result<ibv_device_attr> {
         max_mcast_qp_attach: 240,
         max_total_mcast_qp_attach: 240 << 21,
         max_ah: i32::MAX,
+        max_srq: 1 << 16,
+        max_srq_wr: MAX_SHARED_RECEIVES as c_int,
+        max_srq_sge: MAX_SGE as c_int,
         max_pkeys: 128,
         local_ca_ack_delay: LOCAL_ACK_DELAY,
         phys_port_cnt: 1,

@@ -170,6 +170,7 @@ pub(crate) fn create_qp(
         log_sq_depth,
         no_sq,
         no_rq,
+        srq: None,
         doorbell_record: record,
         user_index: context.get(field::USER_INDEX),
         uar: context.get(field::UAR_PAGE),

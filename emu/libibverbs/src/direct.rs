@@ -10,7 +10,8 @@ use crate::errno::{Errno, input, out, status};
 use crate::failures::ForeignCq;
 use crate::handle;
 use crate::pd::Pd;
-use crate::qp::{BLOCK_BYTES, Qp};
+use crate::qp::Qp;
+use crate::segments::BLOCK_BYTES;
 
 /// Object types answered; rings show their place, but a doorbell stored into a page cannot be noticed, so no page is
 /// given.
@@ -37,10 +38,11 @@ pub(crate) unsafe extern "C" fn mlx5dv_init_obj(obj: *mut mlx5dv_obj, obj_type: 
                     mlx5dv_cq { cqe_size: 64, cqn: foreign.number, ..Default::default() }
                 } else {
                     let cq = handle::get::<Cq>(obj.cq.in_)?;
+                    let (ring, record, cqe_cnt) = cq.addresses();
                     mlx5dv_cq {
-                        buf: cq.buffer.at(0).cast(),
-                        dbrec: cq.buffer.at(cq.doorbell_record()).cast(),
-                        cqe_cnt: 1 << cq.log_depth,
+                        buf: ring.cast(),
+                        dbrec: record.cast(),
+                        cqe_cnt,
                         cqe_size: 64,
                         cqn: cq.number,
                         ..Default::default()

@@ -47,6 +47,7 @@ impl From<NicError> for Errno {
         let value = match error {
             NicError::PdInUse { .. }
             | NicError::CqInUse { .. }
+            | NicError::SrqInUse { .. }
             | NicError::QpAttached { .. }
             | NicError::QpSteered { .. }
             | NicError::FlowTableInUse { .. } => libc::EBUSY,

@@ -12,6 +12,7 @@ use crate::failures::{ForeignCq, ForeignQp, distribute, publish};
 use crate::handle;
 use crate::machine::{self, relax};
 use crate::qp::Qp;
+use crate::srq::Srq;
 
 /// Longest wait of a blocking call, in virtual time: 100 ms. A machine with a polling thread never comes to rest.
 const BLOCKING_BOUND_PS: u64 = 100_000_000_000;
@@ -61,6 +62,9 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
             if handle::retire::<ForeignCq>(cq).is_err() {
                 handle::get::<Cq>(cq)?.acknowledge_async_event()?;
             }
+        } else if matches!(event.event_type, IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED) {
+            // SAFETY: as above.
+            handle::get::<Srq>(unsafe { event.element.srq })?.acknowledge_event()?;
         } else if handle::retire::<ForeignQp>(qp).is_err() {
             handle::get::<Qp>(qp)?.acknowledge_event()?;
         }

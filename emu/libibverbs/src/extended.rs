@@ -15,6 +15,10 @@ use crate::indirect::Umr;
 use crate::pd::Pd;
 use crate::post;
 use crate::qp::{self, Extras, Qp};
+use crate::segments::segments;
+
+/// Rate of the clock that time stamps are of: they count nanoseconds.
+const CLOCK_KHZ: u64 = 1_000_000;
 
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
@@ -33,7 +37,13 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         }
         let orig_attr = device::attributes(id)?;
         let phys_port_cnt_ex = orig_attr.phys_port_cnt.into();
-        let answer = ibv_device_attr_ex { orig_attr, phys_port_cnt_ex, ..Default::default() };
+        let answer = ibv_device_attr_ex {
+            orig_attr,
+            completion_timestamp_mask: u64::MAX,
+            hca_core_clock: CLOCK_KHZ,
+            phys_port_cnt_ex,
+            ..Default::default()
+        };
         // SAFETY: the caller says how long its structure is, which may be that of an older or newer header.
         unsafe {
             core::ptr::write_bytes(attr.cast::<u8>(), 0, bytes);
@@ -389,8 +399,7 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *const ibv_sge) {
     set("ibv_wr_set_sge_list", qp, |request| {
         // SAFETY: null, or as many initialised entries as the caller says.
-        request.gather =
-            unsafe { post::segments(list, c_int::try_from(num_sge).unwrap_or(-1), device::MAX_SGE) }?.to_vec();
+        request.gather = unsafe { segments(list, c_int::try_from(num_sge).unwrap_or(-1), device::MAX_SGE) }?.to_vec();
         Ok(())
     });
 }

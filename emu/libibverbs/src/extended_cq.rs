@@ -7,7 +7,9 @@ use std::thread;
 
 use verbs_sys::*;
 
-use crate::cq::{self, Cq};
+use crate::card;
+use crate::cq::{self, Completion, Cq};
+use crate::device::Context;
 use crate::errno::{Errno, Result, input, pointer, status};
 use crate::handle;
 
@@ -18,7 +20,8 @@ const READABLE: u32 = IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_SRC_QP
     | IBV_WC_EX_WITH_SLID
     | IBV_WC_EX_WITH_SL
-    | IBV_WC_EX_WITH_DLID_PATH_BITS;
+    | IBV_WC_EX_WITH_DLID_PATH_BITS
+    | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
@@ -30,7 +33,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         let others = attr.wc_flags & !u64::from(READABLE);
         if others != 0 {
             return Err(Errno::unsupported(format!(
-                "wc_flags {others:#x}: time stamps, VLAN tags, flow tags and tag matching of completions are not \
+                "wc_flags {others:#x}: VLAN tags, flow tags, tag matching and the time of day of completions are not \
                  emulated; {READABLE:#x} are"
             )));
         }
@@ -68,6 +71,7 @@ fn operations() -> ibv_cq_ex {
         read_slid: Some(read_slid),
         read_sl: Some(read_sl),
         read_dlid_path_bits: Some(read_dlid_path_bits),
+        read_completion_ts: Some(read_completion_ts),
         ..Default::default()
     }
 }
@@ -90,13 +94,13 @@ fn polled(call: &'static str, f: impl FnOnce() -> Result<bool>) -> c_int {
 fn step(queue: &Cq) -> Result<bool> {
     let mut next = None;
     queue.poll(1, |completion| next = Some(completion))?;
-    let Some(completion) = next else { return Ok(false) };
+    let Some(completion): Option<Completion> = next else { return Ok(false) };
     let public = queue.public.get();
     // SAFETY: fields of the structure, which lives as long as the queue. By the interface the program reads them
     // between the start and the end of polling alone, in the thread that polls, which is this one.
     unsafe {
-        (&raw mut (*public).status).write(completion.status);
-        (&raw mut (*public).wr_id).write(completion.wr_id);
+        (&raw mut (*public).status).write(completion.wc.status);
+        (&raw mut (*public).wr_id).write(completion.wc.wr_id);
     }
     *queue.polling.lock() = Some((thread::current().id(), completion));
     Ok(true)
@@ -126,7 +130,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
                 Some(_) => state = queue.polling.ended.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
         }
-        *state = Some((own, ibv_wc::default()));
+        *state = Some((own, Completion::default()));
         drop(state);
         let found = step(&queue);
         if !matches!(found, Ok(true)) {
@@ -154,7 +158,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 }
 
 /// The completion that this thread stands at.
-fn current(queue: &Cq) -> Result<ibv_wc> {
+fn current(queue: &Cq) -> Result<Completion> {
     match &*queue.polling.lock() {
         Some((thread, completion)) if *thread == thread::current().id() => Ok(*completion),
         _ => Err(Errno::invalid("this thread does not poll the queue: call ibv_start_poll first")),
@@ -163,6 +167,10 @@ fn current(queue: &Cq) -> Result<ibv_wc> {
 
 /// A field of the completion that this thread stands at; 0 where it stands at none.
 fn read<T: Default>(call: &'static str, cq: *mut ibv_cq_ex, field: impl FnOnce(&ibv_wc) -> T) -> T {
+    read_whole(call, cq, |completion| field(&completion.wc))
+}
+
+fn read_whole<T: Default>(call: &'static str, cq: *mut ibv_cq_ex, field: impl FnOnce(&Completion) -> T) -> T {
     let mut value = T::default();
     status(call, || {
         value = field(&current(&*queue(cq)?)?);
@@ -210,4 +218,23 @@ unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
 
 unsafe extern "C" fn read_dlid_path_bits(cq: *mut ibv_cq_ex) -> u8 {
     read("ibv_wc_read_dlid_path_bits", cq, |wc| wc.dlid_path_bits)
+}
+
+/// Ticks of the card's clock, which are nanoseconds of virtual time.
+unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
+    read_whole("ibv_wc_read_completion_ts", cq, |completion| completion.ticks)
+}
+
+pub(crate) unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
+    status("ibv_query_rt_values_ex", || {
+        handle::get::<Context>(context)?;
+        // SAFETY: null, or initialised and writable as the manual page asks.
+        let values = unsafe { values.as_mut() }.ok_or_else(|| Errno::invalid("values is null"))?;
+        if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            // Ticks, all of them in this member, as mlx5's provider gives them.
+            values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: (card::now_ps() / 1_000) as i64 };
+        }
+        values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
+        Ok(())
+    })
 }

@@ -122,7 +122,12 @@ fn place(world: &mut World, card: usize, event: AsyncEvent) -> u64 {
     let Ok(card) = world.card(card) else { return 0 };
     match event {
         AsyncEvent::CqError { cqn, .. } => card.nic.query_cq(cqn).map_or(0, |attr| attr.ring.addr),
-        AsyncEvent::QpFatal { qpn, .. } => card.nic.query_qp(qpn).map_or(0, |query| query.attr.doorbell_record.addr),
+        AsyncEvent::QpFatal { qpn, .. } | AsyncEvent::LastReceive { qpn } => {
+            card.nic.query_qp(qpn).map_or(0, |query| query.attr.doorbell_record.addr)
+        }
+        AsyncEvent::SrqError { srqn, .. } | AsyncEvent::SrqLimit { srqn } => {
+            card.nic.query_srq(srqn).map_or(0, |progress| progress.attr.ring.addr)
+        }
         AsyncEvent::UnknownQueue { .. } => 0,
     }
 }
@@ -138,6 +143,14 @@ fn classify(event: AsyncEvent, place: u64) -> Option<(Raised, Option<Arc<Context
                 _ => IBV_EVENT_QP_FATAL,
             };
             (event_type, Element::ForeignQp(qpn))
+        }
+        AsyncEvent::LastReceive { qpn } => (IBV_EVENT_QP_LAST_WQE_REACHED, Element::ForeignQp(qpn)),
+        // Shared receive queues are made by verbs alone; one that is gone has no events.
+        AsyncEvent::SrqError { .. } | AsyncEvent::SrqLimit { .. } => {
+            let is_limit = matches!(event, AsyncEvent::SrqLimit { .. });
+            let event_type = if is_limit { IBV_EVENT_SRQ_LIMIT_REACHED } else { IBV_EVENT_SRQ_ERR };
+            let (element, owner) = owned(place)?;
+            return Some((Raised { event_type, element }, Some(owner)));
         }
         // A card ignores doorbells of queues that are not there; the machine's log reports them.
         AsyncEvent::UnknownQueue { .. } => return None,

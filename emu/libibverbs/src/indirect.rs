@@ -16,8 +16,8 @@ use crate::extended;
 use crate::handle::{self, CStruct, Object};
 use crate::machine::begin_command;
 use crate::pd::Pd;
-use crate::post::segments;
 use crate::qp::Qp;
+use crate::segments::segments;
 
 /// Entries come in groups of so many.
 const GROUP: usize = 4;

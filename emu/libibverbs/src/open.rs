@@ -11,7 +11,7 @@ use crate::errno::{Errno, input, pointer, status};
 use crate::failures::{self, Events};
 use crate::handle::{self, CStruct, Object};
 use crate::machine::{self, with_world};
-use crate::{channel, cq, extended, extended_cq, post, refused};
+use crate::{channel, cq, cq_changes, extended, extended_cq, post, refused, srq};
 
 extern "C" fn report_races() {
     emu_bridge::report_races();
@@ -49,6 +49,10 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         public.query_port = Some(query_port_whole);
         public.query_device_ex = Some(extended::query_device_ex);
         public.create_qp_ex = Some(extended::create_qp_ex);
+        public.create_srq_ex = Some(srq::create_srq_ex);
+        public.get_srq_num = Some(srq::get_srq_num);
+        public.modify_cq = Some(cq_changes::modify_cq);
+        public.query_rt_values = Some(extended_cq::query_rt_values);
         public.create_cq_ex = Some(extended_cq::create_cq_ex);
         public.sz = size_of::<verbs_context>();
         refused::fill(&mut public);
@@ -58,6 +62,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         context.ops.req_notify_cq = Some(cq::req_notify_cq);
         context.ops.post_send = Some(post::post_send);
         context.ops.post_recv = Some(post::post_recv);
+        context.ops.post_srq_recv = Some(srq::post_srq_recv);
         context.ops._compat_query_device = Some(device::ibv_query_device);
         context.ops._compat_query_port = Some(device::ibv_query_port);
         let events = Events::new("asynchronous events")?;

@@ -10,7 +10,8 @@ use crate::card;
 use crate::errno::{Errno, Result, status};
 use crate::handle;
 use crate::indirect::Umr;
-use crate::qp::{BLOCK_BYTES, Qp, Rings, SEGMENT_BYTES};
+use crate::qp::{Qp, Rings};
+use crate::segments::{BLOCK_BYTES, SEGMENT_BYTES, data_segment, receive_entry, segments};
 
 /// Completion always; without it, on error only.
 const COMPLETE_ALWAYS: u8 = 2 << 2;
@@ -19,9 +20,6 @@ const SOLICITED: u8 = 1 << 1;
 const FENCE: u8 = 4 << 5;
 /// A segment with this length bit holds the bytes themselves.
 const INLINE: u32 = 1 << 31;
-/// Ends a receive entry that has fewer segments than room.
-const END_OF_LIST_KEY: u32 = 0x100;
-
 struct Entry {
     bytes: Vec<u8>,
 }
@@ -45,27 +43,6 @@ impl Entry {
         control[11] = flag(qp.signal_all || flags & IBV_SEND_SIGNALED != 0, COMPLETE_ALWAYS)
             | flag(flags & IBV_SEND_SOLICITED != 0, SOLICITED)
             | flag(flags & IBV_SEND_FENCE != 0, FENCE);
-    }
-
-    fn data_segment(&mut self, length: u32, lkey: u32, addr: u64) {
-        self.bytes.extend_from_slice(&length.to_be_bytes());
-        self.bytes.extend_from_slice(&lkey.to_be_bytes());
-        self.bytes.extend_from_slice(&addr.to_be_bytes());
-    }
-}
-
-/// The scatter/gather list of a request.
-///
-/// # Safety
-/// If `num_sge` is positive, `list` must point at as many initialised entries.
-pub(crate) unsafe fn segments<'a>(list: *const ibv_sge, num_sge: c_int, limit: u32) -> Result<&'a [ibv_sge]> {
-    let count = usize::try_from(num_sge).ok().filter(|&count| count <= limit as usize);
-    let count = count.ok_or_else(|| Errno::invalid(format!("{num_sge} scatter/gather entries: 0 to {limit} are")))?;
-    match count {
-        0 => Ok(&[]),
-        _ if list.is_null() => Err(Errno::invalid("sg_list is null")),
-        // SAFETY: not null; the caller vouches for the entries.
-        _ => Ok(unsafe { core::slice::from_raw_parts(list, count) }),
     }
 }
 
@@ -154,7 +131,7 @@ unsafe fn build(qp: &Qp, request: &ibv_send_wr, umr: Option<&Umr>, position: u32
     } else {
         // A length of 0 means 2 GiB to the card: empty segments are left out.
         for segment in gather.iter().filter(|segment| segment.length > 0) {
-            entry.data_segment(segment.length, segment.lkey, segment.addr);
+            data_segment(&mut entry.bytes, segment.length, segment.lkey, segment.addr);
         }
     }
     entry.control(qp, opcode, position, request.send_flags);
@@ -289,15 +266,8 @@ unsafe fn receive_one(qp: &Qp, rings: &mut Rings, request: &ibv_recv_wr) -> Resu
         return Err(Errno::new(libc::ENOMEM, format!("the receive ring is full: {used} of {depth} are in use")));
     }
     let stride = 1 << qp.shape.log_stride;
-    let mut entry = Entry { bytes: Vec::with_capacity(stride) };
-    for segment in scatter.iter().filter(|segment| segment.length > 0) {
-        entry.data_segment(segment.length, segment.lkey, segment.addr);
-    }
-    if entry.bytes.len() < stride {
-        entry.data_segment(0, END_OF_LIST_KEY, 0);
-    }
     let slot = (rings.receive_head & (depth - 1)) as usize;
-    qp.buffer.write(slot * stride, &entry.bytes);
+    qp.buffer.write(slot * stride, &receive_entry(scatter, stride));
     rings.receives[slot] = request.wr_id;
     rings.receive_head = rings.receive_head.wrapping_add(1);
     Ok(())
@@ -314,6 +284,12 @@ pub(crate) unsafe extern "C" fn post_recv(
         let state = qp.state()?;
         if state == QpState::Reset {
             return Err(Errno::invalid(format!("queue pair {:#x} is in RESET: receives need INIT", qp.number)));
+        }
+        if qp.srq.is_some() {
+            return Err(Errno::invalid(format!(
+                "queue pair {:#x} takes its receives from a shared queue: post them with ibv_post_srq_recv",
+                qp.number
+            )));
         }
         let mut rings = qp.lock();
         let head = rings.receive_head;

@@ -21,13 +21,13 @@ use crate::indirect;
 use crate::machine::begin_command;
 use crate::memory::QueueBuffer;
 use crate::pd::Pd;
+use crate::segments::{BLOCK_BYTES, SEGMENT_BYTES};
+use crate::srq::Srq;
 
 /// Most inline bytes of a send.
 pub(crate) const MAX_INLINE_BYTES: u32 = 512;
 /// Deepest ring: entries of a receive ring, or 64-byte blocks of a send ring.
 const MAX_DEPTH: u32 = 1 << 15;
-pub(crate) const BLOCK_BYTES: usize = 64;
-pub(crate) const SEGMENT_BYTES: usize = 16;
 
 /// The structures behind a queue pair's address: that of the extended interface, and that of direct verbs.
 #[repr(C)]
@@ -54,6 +54,8 @@ pub(crate) struct Qp {
     pd: Arc<Pd>,
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
+    /// The queue that its receives are taken from.
+    pub(crate) srq: Option<Arc<Srq>>,
     inner: Mutex<Rings>,
     events: Acknowledged,
     qp_context: usize,
@@ -155,6 +157,9 @@ impl Qp {
 
     /// The request id of the receive at `counter`.
     pub(crate) fn retire_receive(&self, counter: u16) -> u64 {
+        if let Some(srq) = &self.srq {
+            return srq.retire(counter);
+        }
         let mut rings = self.lock();
         let mask = rings.receives.len().wrapping_sub(1);
         let Some(&id) = rings.receives.get(usize::from(counter) & mask) else { return 0 };
@@ -271,8 +276,9 @@ pub(crate) struct Extras {
 pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -> Result<Arc<Qp>> {
     let Extras { send_ops, block_multicast_loopback, mr_lists } = extras;
     let transport = transport(attr.qp_type)?;
-    if !attr.srq.is_null() {
-        return Err(Errno::unsupported("shared receive queues are not emulated"));
+    let srq = if attr.srq.is_null() { None } else { Some(handle::get::<Srq>(attr.srq)?) };
+    if srq.is_some() && transport == Transport::Uc {
+        return Err(Errno::invalid("a UC queue pair has receives of its own: RC and UD may share some"));
     }
     let send_cq = handle::get::<Cq>(attr.send_cq)?;
     let recv_cq = handle::get::<Cq>(attr.recv_cq)?;
@@ -281,6 +287,12 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
         return Err(Errno::invalid(
             "protection domain and completion queues are on different cards, or functions of one",
         ));
+    }
+    if srq.as_ref().is_some_and(|srq| srq.pd.context.id() != id) {
+        return Err(Errno::invalid("the shared receive queue is on another card, or of another function of this one"));
+    }
+    if srq.is_some() {
+        (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (0, 0);
     }
     let shape = Shape::new(&attr.cap, transport, mr_lists)?;
     let buffer = QueueBuffer::new(id, shape.record_offset + BLOCK_BYTES)?;
@@ -296,6 +308,7 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
         log_sq_depth: shape.log_blocks.unwrap_or(0),
         no_sq: shape.log_blocks.is_none(),
         no_rq: shape.log_receives.is_none(),
+        srq: srq.as_ref().map(|srq| srq.number),
         doorbell_record: buffer.place(shape.record_offset),
         user_index: 0,
         uar: 0,
@@ -309,7 +322,7 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
         pd: pd.c_address(),
         send_cq: attr.send_cq,
         recv_cq: attr.recv_cq,
-        srq: core::ptr::null_mut(),
+        srq: attr.srq,
         handle: number,
         qp_num: number,
         state: IBV_QPS_RESET,
@@ -341,6 +354,7 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
         pd,
         send_cq,
         recv_cq,
+        srq,
         inner: Mutex::new(rings),
         events: Acknowledged::default(),
         qp_context: attr.qp_context as usize,
@@ -548,7 +562,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             qp_context: queue_pair.qp_context as *mut _,
             send_cq: queue_pair.send_cq.c_address(),
             recv_cq: queue_pair.recv_cq.c_address(),
-            srq: core::ptr::null_mut(),
+            srq: queue_pair.srq.as_ref().map_or(core::ptr::null_mut(), |srq| srq.c_address()),
             cap: queue_pair.shape.cap,
             qp_type,
             sq_sig_all: c_int::from(queue_pair.signal_all),

@@ -39,21 +39,6 @@ macro_rules! nothing {
 
 // ---- verbs
 
-pointer! {
-    "shared receive queues are not emulated":
-    ibv_create_srq
-}
-
-status! {
-    "shared receive queues are not emulated":
-    ibv_destroy_srq, ibv_modify_srq, ibv_query_srq
-}
-
-status! {
-    "completion queues keep their size":
-    ibv_resize_cq
-}
-
 status! {
     "memory regions keep their range; register another one":
     ibv_rereg_mr
@@ -93,7 +78,6 @@ macro_rules! slot {
 }
 
 const WINDOWS: &str = "memory windows are not emulated";
-const SHARED_QUEUES: &str = "shared receive queues are not emulated";
 const XRC: &str = "extended reliable connections (XRC) are not emulated";
 const DEVICE_MEMORY: &str = "memory on the card is not emulated";
 const COUNTERS: &str = "counters of flows are not emulated";
@@ -114,8 +98,16 @@ unsafe extern "C" fn dealloc_mw(_: *mut ibv_mw) -> c_int {
     errno::status("ibv_dealloc_mw", || Err(Errno::unsupported(WINDOWS)))
 }
 
-unsafe extern "C" fn post_srq_recv(_: *mut ibv_srq, _: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> c_int {
-    errno::status("ibv_post_srq_recv", || Err(Errno::unsupported(SHARED_QUEUES)))
+unsafe extern "C" fn open_qp(_: *mut ibv_context, _: *mut ibv_qp_open_attr) -> *mut ibv_qp {
+    errno::pointer("ibv_open_qp", || Err(Errno::unsupported(XRC)))
+}
+
+unsafe extern "C" fn open_xrcd(_: *mut ibv_context, _: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd {
+    errno::pointer("ibv_open_xrcd", || Err(Errno::unsupported(XRC)))
+}
+
+unsafe extern "C" fn close_xrcd(_: *mut ibv_xrcd) -> c_int {
+    errno::status("ibv_close_xrcd", || Err(Errno::unsupported(XRC)))
 }
 
 /// Fills the slots of operations that are not emulated. rdma-core itself leaves those empty that have a place holder's
@@ -125,7 +117,6 @@ pub(crate) fn fill(table: &mut verbs_context) {
     ops.alloc_mw = Some(alloc_mw);
     ops.bind_mw = Some(bind_mw);
     ops.dealloc_mw = Some(dealloc_mw);
-    ops.post_srq_recv = Some(post_srq_recv);
     table.advise_mr = slot!(status "ibv_advise_mr" "memory is registered whole: there is nothing to fetch ahead");
     table.alloc_null_mr = slot!(pointer "ibv_alloc_null_mr" "memory regions without memory are not emulated");
     table.read_counters = slot!(status "ibv_read_counters" COUNTERS);
@@ -142,22 +133,17 @@ pub(crate) fn fill(table: &mut verbs_context) {
     table.alloc_parent_domain = slot!(pointer "ibv_alloc_parent_domain" THREAD_DOMAINS);
     table.dealloc_td = slot!(status "ibv_dealloc_td" THREAD_DOMAINS);
     table.alloc_td = slot!(pointer "ibv_alloc_td" THREAD_DOMAINS);
-    table.modify_cq = slot!(status "ibv_modify_cq" "completion queues raise an event at once: they have no moderation");
-    table.post_srq_ops = slot!(status "ibv_post_srq_ops" SHARED_QUEUES);
+    table.post_srq_ops = slot!(status "ibv_post_srq_ops" "shared receive queues do not match tags");
     table.destroy_rwq_ind_table = slot!(status "ibv_destroy_rwq_ind_table" RAW_QUEUES);
     table.create_rwq_ind_table = slot!(pointer "ibv_create_rwq_ind_table" RAW_QUEUES);
     table.destroy_wq = slot!(status "ibv_destroy_wq" RAW_QUEUES);
     table.modify_wq = slot!(status "ibv_modify_wq" RAW_QUEUES);
     table.create_wq = slot!(pointer "ibv_create_wq" RAW_QUEUES);
-    table.query_rt_values =
-        slot!(status "ibv_query_rt_values_ex" "the card's clock cannot be read: completions have no time stamps");
     table.ibv_destroy_flow = slot!(status "ibv_destroy_flow" STEERING);
     table.ibv_create_flow = slot!(pointer "ibv_create_flow" STEERING);
-    table.open_qp = slot!(pointer "ibv_open_qp" XRC);
-    table.get_srq_num = slot!(status "ibv_get_srq_num" SHARED_QUEUES);
-    table.create_srq_ex = slot!(pointer "ibv_create_srq_ex" SHARED_QUEUES);
-    table.open_xrcd = slot!(pointer "ibv_open_xrcd" XRC);
-    table.close_xrcd = slot!(status "ibv_close_xrcd" XRC);
+    table.open_qp = Some(open_qp);
+    table.open_xrcd = Some(open_xrcd);
+    table.close_xrcd = Some(close_xrcd);
 }
 
 // ---- mlx5 direct verbs

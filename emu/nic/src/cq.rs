@@ -36,6 +36,15 @@ pub struct CqAttr {
     pub uar: u32,
 }
 
+/// When an armed completion queue raises its event, other than at once. Arming finds what has come before by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moderation {
+    /// Completions until the event; 0 and 1 stand for the first.
+    pub count: u16,
+    /// Microseconds after the first of them at which it is raised all the same; 0 for never.
+    pub period_us: u16,
+}
+
 /// How far a completion queue has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqProgress {
@@ -72,6 +81,8 @@ pub(crate) enum Written {
     Quiet,
     /// In the ring, and the queue's target is to be notified.
     Event,
+    /// In the ring, the first of those after which the queue's target is notified, at the latest so long after it.
+    Held { first: u32, period_us: u16 },
     /// The ring was full: the queue has failed.
     Overrun,
     /// The ring or the record is in memory the card cannot reach: the queue has failed.
@@ -99,6 +110,9 @@ pub(crate) struct Cq {
     events: u64,
     /// Entries since the last event or arming, and the time of the first.
     unannounced: (u32, u64),
+    pub(crate) moderation: Moderation,
+    /// Completions since arming, of those that count, and how often the first of them has come.
+    held: (u16, u32),
 }
 
 impl Cq {
@@ -115,6 +129,8 @@ impl Cq {
             failed: false,
             events: 0,
             unannounced: (0, 0),
+            moderation: Moderation::default(),
+            held: (0, 0),
         }
     }
 
@@ -173,7 +189,35 @@ impl Cq {
         let counts = wanted == Arm::Any || (1..=ahead).contains(&self.solicited_behind);
         let due = behind && counts;
         self.arm = if due { Arm::No } else { wanted };
+        self.held.0 = 0;
         self.unannounced = (0, 0);
+        due
+    }
+
+    /// One more completion that counts: whether it raises the event.
+    fn is_enough(&mut self) -> bool {
+        let (held, firsts) = &mut self.held;
+        if *held == 0 {
+            *firsts = firsts.wrapping_add(1);
+        }
+        *held = held.saturating_add(1);
+        let enough = match self.moderation {
+            // Without a count the period alone decides.
+            Moderation { count: 0, period_us } => period_us == 0,
+            Moderation { count, .. } => *held >= count,
+        };
+        if enough {
+            *held = 0;
+        }
+        enough
+    }
+
+    /// The period is over that began with the first completion held: whether the event is due.
+    pub(crate) fn period_over(&mut self, first: u32) -> bool {
+        let due = self.held.0 > 0 && self.held.1 == first && self.arm != Arm::No && !self.failed;
+        if due {
+            (self.arm, self.held.0) = (Arm::No, 0);
+        }
         due
     }
 
@@ -214,13 +258,16 @@ impl Cq {
             0 => 0,
             behind => behind.saturating_add(1),
         };
-        let fires = match self.arm {
+        let counts = match self.arm {
             Arm::Any => true,
             Arm::Solicited => solicited,
             Arm::No => false,
         };
+        let fires = counts && self.is_enough();
         if fires {
             self.arm = Arm::No;
+        } else if counts && self.held.0 == 1 && self.moderation.period_us > 0 {
+            return Written::Held { first: self.held.1, period_us: self.moderation.period_us };
         }
         if fires || self.attr.always_armed { Written::Event } else { Written::Quiet }
     }

@@ -18,6 +18,8 @@ pub(crate) enum Work {
     Doorbell { qpn: u32, producer_index: u16, pushed: bool, life: u32 },
     /// An arm doorbell has reached the card.
     Arm { cqn: u32, consumer_index: u32, solicited_only: bool },
+    /// The period is over that began when a moderated completion queue first held one back.
+    Period { cqn: u32, first: u32 },
     /// A send engine is free: 0 serves the port, 1 the loopback path.
     Send { engine: u8 },
     /// A queue pair of limited rate may send its next packet.
@@ -34,6 +36,8 @@ pub(crate) enum Work {
     ReceiverReady { qpn: u32, epoch: u32 },
     /// A queue pair was put into the error state by command.
     Flush { qpn: u32 },
+    /// A shared receive queue may have fewer receives than its new limit.
+    Limit { srqn: u32 },
 }
 
 /// A completion-queue event: a CQE arrived in an armed queue.
@@ -99,6 +103,23 @@ pub enum AsyncEvent {
         /// Why.
         cause: FailureCause,
     },
+    /// A shared receive queue takes no more receives.
+    SrqError {
+        /// The shared receive queue.
+        srqn: u32,
+        /// Why.
+        cause: FailureCause,
+    },
+    /// A shared receive queue has fewer receives left than its limit, which is 0 from now on.
+    SrqLimit {
+        /// The shared receive queue.
+        srqn: u32,
+    },
+    /// A queue pair in the error state takes no more receives from its shared queue.
+    LastReceive {
+        /// The queue pair.
+        qpn: u32,
+    },
     /// A doorbell named a queue that is not there.
     UnknownQueue {
         /// The number it named.
@@ -152,6 +173,9 @@ impl fmt::Display for AsyncEvent {
         match self {
             Self::QpFatal { qpn, cause } => write!(f, "QP {qpn:#x} has failed: {cause}"),
             Self::CqError { cqn, cause } => write!(f, "CQ {cqn:#x} has failed: {cause}"),
+            Self::SrqError { srqn, cause } => write!(f, "SRQ {srqn:#x} has failed: {cause}"),
+            Self::SrqLimit { srqn } => write!(f, "SRQ {srqn:#x} has fewer receives left than its limit: post more"),
+            Self::LastReceive { qpn } => write!(f, "QP {qpn:#x} has failed, and takes no more shared receives"),
             Self::UnknownQueue { number } => write!(
                 f,
                 "a doorbell names queue {number:#x}, which does not exist: ring it with the number of a queue that has \

@@ -6,5 +6,6 @@ mod failure;
 pub(crate) mod ingress;
 pub(crate) mod pcie;
 pub(crate) mod port;
+mod receives;
 pub(crate) mod requester;
 pub(crate) mod responder;

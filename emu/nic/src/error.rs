@@ -47,6 +47,31 @@ pub enum NicError {
         /// The limit.
         limit: usize,
     },
+    /// No such shared receive queue.
+    #[error("shared receive queue {srqn:#x} does not exist: it was never created, or destroyed since")]
+    UnknownSrq {
+        /// The shared receive queue.
+        srqn: u32,
+    },
+    /// The shared receive queue has users.
+    #[error("shared receive queue {srqn:#x} is used by {users} queue pairs: destroy them first")]
+    SrqInUse {
+        /// The shared receive queue.
+        srqn: u32,
+        /// Queue pairs that take receives from it.
+        users: u32,
+    },
+    /// The queue pair cannot use the shared receive queue.
+    #[error(
+        "a queue pair of another function, or with a receive ring of its own (no_rq: {no_rq}), cannot take receives \
+         from shared receive queue {srqn:#x}"
+    )]
+    SrqOfOther {
+        /// The shared receive queue.
+        srqn: u32,
+        /// The queue pair has no receive ring.
+        no_rq: bool,
+    },
     /// No such flow table.
     #[error("flow table {table} does not exist: create it first")]
     UnknownFlowTable {

@@ -7,7 +7,7 @@
 //! Imports point one way:
 //!
 //! - formats: `packet`, `ethernet`, [`wire`], `wqe`, `cqe`, and the attributes of objects;
-//! - tables and state: `queue_pair`, `cq`, `keys`, `groups`, `steering`, `identity`;
+//! - tables and state: `queue_pair`, `cq`, `shared_receives`, `keys`, `groups`, `steering`, `identity`;
 //! - engines, types with state of their own: `engine::{requester, responder, port, pcie, completions, ingress}`; a step
 //!   of one works with a `Cx`, the bundle of time, memory, effects and log;
 //! - [`Nic`], the public interface, which owns them.
@@ -41,6 +41,7 @@ mod progress;
 mod psn;
 mod qp;
 mod queue_pair;
+mod shared_receives;
 mod steering;
 mod table;
 mod timing;
@@ -51,7 +52,7 @@ mod wqe;
 pub use access::{Access, KeyFault, MkeyAttr};
 pub use address::{Address, Gid, GidEntry, MULTICAST_QPN, RoceVersion};
 pub use counters::Counters;
-pub use cq::{CqAttr, CqProgress, CqTarget};
+pub use cq::{CqAttr, CqProgress, CqTarget, Moderation};
 pub use cqe::{opcode as cqe_opcode, syndrome, vendor};
 pub use effects::{AsyncEvent, CqEvent, Effects, FailureCause, Timer};
 pub use engine::responder::GroupKey;
@@ -69,6 +70,7 @@ pub use packet::{
 };
 pub use progress::{NotReady, RefusedEntry};
 pub use qp::{MAX_RD_ATOMIC, Mtu, QpAttr, QpModify, QpPath, QpQuery, QpState};
+pub use shared_receives::{ReceiveOrder, SrqAttr, SrqProgress};
 pub use steering::{FlowAction, FlowDirection, FlowMatch};
 pub use timing::NicTiming;
 pub use transport::Transport;

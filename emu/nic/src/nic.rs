@@ -74,6 +74,7 @@ impl Nic {
         // Far enough from 0 that a number taken for an index, or the reverse, hits nothing.
         let first_cqn = 0x400 + (mixed & 0x3FF) as u32;
         let first_qpn = 0x1000 + (mixed >> 16 & 0xFFF) as u32;
+        let first_srqn = 0x800 + (mixed >> 10 & 0x3F) as u32;
         let first_vhca = ((mixed >> 40) as u16 & 0xFF) << 8;
         let timing = config.timing;
         let identity = Identity::new(config.mac, config.gids.clone());
@@ -89,6 +90,7 @@ impl Nic {
                 port: Port::new(identity, timing, config.port_mtu),
                 pcie: Pcie::new(timing),
                 completions: Completions::new(first_cqn, timing.completion_latency_ps),
+                shared: Table::new(first_srqn),
                 state_changes: 0,
             },
             log: Log::default(),
@@ -223,6 +225,8 @@ impl Nic {
                     Requester::receiver_ready(datapath, qp, epoch, cx);
                 }
             }
+            Work::Period { cqn, first } => datapath.completions.period_over(cqn, first, cx),
+            Work::Limit { srqn } => datapath.check_limit(srqn, cx),
             Work::Flush { qpn } => {
                 if let Some(qp) = qps.get_mut(qpn).filter(|qp| qp.state == QpState::Err) {
                     datapath.flush(qp, cx);

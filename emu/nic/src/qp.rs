@@ -117,8 +117,10 @@ pub struct QpAttr {
     pub log_sq_depth: u8,
     /// There is no send ring: `sq` is ignored and every doorbell refused.
     pub no_sq: bool,
-    /// There is no receive ring: `rq` is ignored and no receive is ever found.
+    /// There is no receive ring: `rq` is ignored, and no receive is ever found but those of `srq`.
     pub no_rq: bool,
+    /// Shared receive queue that its receives are taken from; needs `no_rq`.
+    pub srq: Option<u32>,
     /// The doorbell record, 8-byte aligned: word 0 = receive counter, word 1 = send counter, big-endian.
     pub doorbell_record: QueueMemory,
     /// Index that CQEs carry, 24 bits.

@@ -12,7 +12,7 @@ use crate::psn::MASK_24;
 use crate::qp::{MAX_RD_ATOMIC, Mtu, QpAttr, QpModify, QpPath, QpQuery, QpState};
 use crate::transport::Transport;
 use crate::wire::entropy_port;
-use receive_queue::ReceiveQueue;
+use receive_queue::{ReceiveQueue, Share};
 use send_queue::SendQueue;
 
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl QueuePair {
             life: 0,
             path: default_path(port_mtu),
             sq: SendQueue::default(),
-            rq: ReceiveQueue::default(),
+            rq: ReceiveQueue { shared: attr.srq.map(|queue| Share { queue, own: None }), ..ReceiveQueue::default() },
             given: Given::default(),
         }
     }
@@ -153,10 +153,7 @@ impl QueuePair {
             ..SendQueue::default()
         };
         let ReceiveQueue { last_cqe_ps, rnr_drops, qkey_drops, .. } = self.rq;
-        let mut shared = self.rq.shared.take();
-        if let Some(shared) = &mut shared {
-            shared.has_one = false;
-        }
+        let shared = self.rq.shared.map(|share| Share { own: None, ..share });
         let rq = ReceiveQueue { shared, last_cqe_ps, rnr_drops, qkey_drops, ..ReceiveQueue::default() };
         *self = Self { life: self.life.wrapping_add(1), sq: in_flight, rq, ..fresh };
     }

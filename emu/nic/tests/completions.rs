@@ -197,6 +197,40 @@ fn an_error_that_is_there_counts_as_solicited() {
     assert_ne!((world.poll_all(&mut a.scq)[0].syndrome, world.poll_all(&mut b.rcq)[0].syndrome), (0, 0));
 }
 
+/// Times in microseconds of the events that a queue raises with one arming; its completions are 10 us from one another.
+fn moderated(count: u16, period_us: u16, completions: usize) -> Vec<u64> {
+    let mut world = World::new();
+    let (mut qp, cq) = nops(&mut world, 6, |_| {});
+    let cqn = cq.cqn;
+    world.nics[0].moderate_cq(cqn, Moderation { count, period_us }).expect("it is there");
+    world.act(0, |nic, _, now, fx| nic.arm_cq(now, cqn, 0, fx));
+    world.run_until(1_000_000);
+    for _ in 0..completions {
+        world.post(&mut qp, &Wqe::new(NOP));
+        let next_us = world.now_ps / 1_000_000 + 10;
+        world.run_until(next_us * 1_000_000);
+    }
+    world.run();
+    world.cq_events.iter().map(|(at_ps, ..)| at_ps / 1_000_000).collect()
+}
+
+#[test]
+fn a_moderated_queue_raises_its_event_after_a_count_or_a_period() {
+    let at_once = moderated(0, 0, 5);
+    let [first_us] = at_once[..] else { panic!("{at_once:?}: one arming is one event") };
+    assert_eq!(moderated(1, 500, 5), at_once, "the first is enough");
+    let fourth = moderated(4, 0, 5);
+    assert!(fourth.len() == 1 && fourth[0] >= first_us + 30, "{fourth:?}");
+    assert_eq!(moderated(9, 0, 5), [], "too few, and no period");
+    for count in [0, 9] {
+        assert_eq!(moderated(count, 25, 5), [first_us + 25], "count {count}");
+    }
+    assert_eq!(moderated(4, 500, 5), fourth, "the count comes first");
+    assert_eq!(moderated(0, 500, 1), [first_us + 500]);
+    let mut world = World::new();
+    assert!(world.nics[0].moderate_cq(5, Moderation::default()).is_err());
+}
+
 #[test]
 fn an_overrun_fails_the_queue_and_its_queue_pairs() {
     let mut world = World::new();

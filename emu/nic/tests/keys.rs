@@ -406,6 +406,7 @@ fn queues_and_addresses_are_of_one_function() {
         log_sq_depth: 0,
         no_sq: false,
         no_rq: false,
+        srq: None,
         doorbell_record: memory,
         user_index: 0,
         uar: 1,

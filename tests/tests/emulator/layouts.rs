@@ -211,6 +211,7 @@ impl Fixture {
             log_sq_depth: 5,
             no_sq: false,
             no_rq: false,
+            srq: None,
             doorbell_record: at(QP_RECORD),
             user_index: USER_INDEX,
             uar: 0,

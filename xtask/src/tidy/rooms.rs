@@ -70,6 +70,44 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "emu-libibverbs",
+        &[
+            // An error is logged, and each call is: none of the four is there without the others.
+            "errno fork handle log",
+            "machine",
+            "mailbox",
+            "acknowledged",
+            "kernel",
+            "pinned",
+            "prm",
+            "umem",
+            "segments",
+            // Commands of mailboxes are requests to the card.
+            "card devx_alias devx_create devx_query",
+            "memory",
+            "region",
+            // A device has the events of its queues, which are of a device.
+            "device failures",
+            "sysfs",
+            "steering",
+            "devx",
+            "pd",
+            "devx_umem",
+            "address",
+            "srq",
+            // They refer to one another by handle.
+            "channel cq extended indirect post qp",
+            "cq_changes",
+            "extended_cq",
+            "direct",
+            "multicast",
+            "events",
+            "compat",
+            "refused",
+            "open",
+        ],
+    ),
+    (
         "emu-nic",
         &[
             "mix",
@@ -94,6 +132,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "progress",
             "effects",
             "keys",
+            "shared_receives",
             "queue_pair",
             "note",
             "log",

@@ -16,6 +16,7 @@ const MAX_OBJECTS: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
     QueuePair,
+    SharedReceives,
     Key,
     CompletionQueue,
     Domain,
@@ -63,6 +64,7 @@ impl Caller<'_> {
         }
         let what = match class {
             Class::QueuePair => "queue pair",
+            Class::SharedReceives => "shared receive queue",
             Class::Key => "memory key",
             Class::CompletionQueue => "completion queue",
             Class::Domain => "protection domain",

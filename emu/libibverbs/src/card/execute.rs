@@ -1,11 +1,11 @@
 //! Requests carried out on the machine.
 
 use emu_machine::World;
-use emu_machine::nic::{CqAttr, CqTarget, MkeyAttr, QpAttr};
+use emu_machine::nic::{CqAttr, CqTarget, MkeyAttr, Moderation, QpAttr, SrqAttr};
 
 use super::caller::{Caller, Class};
 use super::refusal::Kind;
-use super::request::{Answer, Request};
+use super::request::{Answer, NewSrq, Request};
 use super::{command, events, info};
 use crate::errno::{Errno, Result};
 use crate::umem::{self, Umem};
@@ -107,14 +107,49 @@ pub(crate) fn execute(world: &mut World, caller: &mut Caller<'_>, request: Reque
             caller.gone(Class::CompletionQueue, cqn);
             Answer::Done
         }
+        Request::ResizeCq { cqn, ring, log_depth } => {
+            caller.check(Class::CompletionQueue, cqn)?;
+            world.card(card)?.nic.resize_cq(cqn, caller.place(ring), log_depth)?;
+            Answer::Done
+        }
+        Request::ModerateCq { cqn, count, period_us } => {
+            caller.check(Class::CompletionQueue, cqn)?;
+            world.card(card)?.nic.moderate_cq(cqn, Moderation { count, period_us })?;
+            Answer::Done
+        }
         Request::CqFailed { cqn } => {
             caller.check(Class::CompletionQueue, cqn)?;
             Answer::Flag(world.card(card)?.nic.cq_failed(cqn)?)
+        }
+        Request::CreateSrq(NewSrq { pd, ring, log_depth, log_stride, record, order }) => {
+            caller.check(Class::Domain, pd)?;
+            caller.room(world)?;
+            let (ring, doorbell_record) = (caller.place(ring), caller.place(record));
+            let attr = SrqAttr { pd, ring, log_depth, log_stride, doorbell_record, order };
+            let srqn = world.card(card)?.nic.create_srq(attr)?;
+            Answer::Number(caller.made(Class::SharedReceives, srqn))
+        }
+        Request::ArmSrq { srqn, limit } => {
+            caller.check(Class::SharedReceives, srqn)?;
+            let now_ps = world.now_ps();
+            world.nic_call(card, |nic, fx| nic.arm_srq(now_ps, srqn, limit, fx))??;
+            Answer::Done
+        }
+        Request::SrqLimit { srqn } => {
+            caller.check(Class::SharedReceives, srqn)?;
+            Answer::Number(world.card(card)?.nic.query_srq(srqn)?.limit.into())
+        }
+        Request::DestroySrq { srqn } => {
+            caller.check(Class::SharedReceives, srqn)?;
+            world.card(card)?.nic.destroy_srq(srqn)?;
+            caller.gone(Class::SharedReceives, srqn);
+            Answer::Done
         }
         Request::CreateQp { attr } => {
             caller.check(Class::Domain, attr.pd)?;
             caller.check(Class::CompletionQueue, attr.send_cq)?;
             caller.check(Class::CompletionQueue, attr.recv_cq)?;
+            attr.srq.map_or(Ok(()), |srqn| caller.check(Class::SharedReceives, srqn))?;
             caller.room(world)?;
             let [rq, sq, doorbell_record] = [attr.rq, attr.sq, attr.doorbell_record].map(|at| caller.place(at.addr));
             let qpn = world.card(card)?.nic.create_qp(QpAttr { rq, sq, doorbell_record, ..attr })?;

@@ -1,6 +1,6 @@
 //! Requests of a program to a card, and the answers.
 
-use emu_machine::nic::{Access, Gid, GidEntry, QpAttr, QpModify, QpQuery};
+use emu_machine::nic::{Access, Gid, GidEntry, QpAttr, QpModify, QpQuery, ReceiveOrder};
 use serde::{Deserialize, Serialize};
 
 use super::refusal::{Kind, Refusal};
@@ -61,9 +61,34 @@ pub(crate) enum Request {
     DestroyCq {
         cqn: u32,
     },
+    /// Another ring, which entries go to from now on.
+    ResizeCq {
+        cqn: u32,
+        ring: u64,
+        log_depth: u8,
+    },
+    /// An event is raised after so many completions, or so long after the first.
+    ModerateCq {
+        cqn: u32,
+        count: u16,
+        period_us: u16,
+    },
     /// Whether it has overrun.
     CqFailed {
         cqn: u32,
+    },
+    CreateSrq(NewSrq),
+    /// An event is wanted with fewer receives left.
+    ArmSrq {
+        srqn: u32,
+        limit: u16,
+    },
+    /// With how few it is.
+    SrqLimit {
+        srqn: u32,
+    },
+    DestroySrq {
+        srqn: u32,
     },
     CreateQp {
         attr: QpAttr,
@@ -127,6 +152,17 @@ pub(crate) enum Request {
     TakeEvents,
 }
 
+/// A shared receive queue.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct NewSrq {
+    pub(crate) pd: u32,
+    pub(crate) ring: u64,
+    pub(crate) log_depth: u8,
+    pub(crate) log_stride: u8,
+    pub(crate) record: u64,
+    pub(crate) order: ReceiveOrder,
+}
+
 /// What [`Request::Open`] finds at its address.
 pub(crate) static PROBE: [u8; 16] = *b"flexcast attach\0";
 
@@ -140,6 +176,7 @@ impl Request {
                 | Self::DeregisterMemory { .. }
                 | Self::CqFailed { .. }
                 | Self::QueryQp { .. }
+                | Self::SrqLimit { .. }
                 | Self::ResolveMac { .. }
                 | Self::Ring { .. }
                 | Self::Arm { .. }

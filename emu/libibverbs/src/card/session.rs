@@ -107,6 +107,7 @@ impl Drop for Process {
                         let left = groups.into_iter().try_for_each(|gid| card.nic.detach_multicast(number, gid));
                         left.and_then(|()| card.nic.destroy_qp(number))
                     }
+                    Class::SharedReceives => card.nic.destroy_srq(number),
                     Class::Key => card.nic.destroy_mkey(number),
                     Class::CompletionQueue => card.nic.destroy_cq(number),
                     Class::Domain => card.nic.dealloc_pd(number),

@@ -263,6 +263,8 @@ impl fmt::Display for Gone {
                     QueuePart::ReceiveRing => ("the receive ring", "QP"),
                     QueuePart::SendRing => ("the send ring", "QP"),
                     QueuePart::QpRecord => ("the doorbell record", "QP"),
+                    QueuePart::SrqRing => ("the ring", "SRQ"),
+                    QueuePart::SrqRecord => ("the doorbell record", "SRQ"),
                 };
                 write!(
                     f,

@@ -68,6 +68,10 @@ impl World {
             Symptom::Failed(AsyncEvent::CqError { cqn: number, .. } | AsyncEvent::UnknownQueue { number }) => {
                 (card, 6, *number)
             }
+            Symptom::Failed(AsyncEvent::SrqError { srqn: number, .. } | AsyncEvent::SrqLimit { srqn: number }) => {
+                (card, 11, *number)
+            }
+            Symptom::Failed(AsyncEvent::LastReceive { qpn: number }) => (card, 12, *number),
         };
         if !self.probes.diagnosed.insert(key) {
             return;
@@ -123,7 +127,9 @@ impl World {
             AsyncEvent::QpFatal { qpn, cause: FailureCause::BadDoorbell { .. } | FailureCause::QueueMemory { .. } } => {
                 self.owner_of_qp(card, qpn).map(|owner| (owner, Symptom::Failed(event)))
             }
-            AsyncEvent::QpFatal { .. } | AsyncEvent::UnknownQueue { .. } => None,
+            AsyncEvent::QpFatal { .. } | AsyncEvent::UnknownQueue { .. } | AsyncEvent::SrqError { .. } => None,
+            // These are no failures.
+            AsyncEvent::SrqLimit { .. } | AsyncEvent::LastReceive { .. } => return,
         };
         match found {
             Some((owner, symptom)) => self.diagnose(card, owner, symptom),

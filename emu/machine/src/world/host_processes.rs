@@ -38,7 +38,12 @@ impl World {
         };
         let place = match event {
             AsyncEvent::CqError { cqn, .. } => nic.query_cq(cqn).map(|attr| attr.ring),
-            AsyncEvent::QpFatal { qpn, .. } => nic.query_qp(qpn).ok().map(|query| query.attr.doorbell_record),
+            AsyncEvent::QpFatal { qpn, .. } | AsyncEvent::LastReceive { qpn } => {
+                nic.query_qp(qpn).ok().map(|query| query.attr.doorbell_record)
+            }
+            AsyncEvent::SrqError { srqn, .. } | AsyncEvent::SrqLimit { srqn } => {
+                nic.query_srq(srqn).ok().map(|progress| progress.attr.ring)
+            }
             AsyncEvent::UnknownQueue { .. } => None,
         };
         !matches!(place, Some(QueueMemory { space: Space::HostProcess(_), .. }))

@@ -133,6 +133,7 @@ pub fn queue_pair(world: &mut World, process: u32) -> u32 {
             log_sq_depth: 4,
             no_sq: false,
             no_rq: false,
+            srq: None,
             doorbell_record: at(RING + 4160),
             user_index: 0,
             uar: 1,

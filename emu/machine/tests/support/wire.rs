@@ -106,6 +106,7 @@ impl Endpoint {
             log_sq_depth: LOG_RING,
             no_sq: false,
             no_rq: false,
+            srq: None,
             doorbell_record: host(records),
             user_index: 0,
             uar: 1,

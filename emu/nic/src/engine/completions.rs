@@ -59,11 +59,11 @@ impl Completions {
         let owner = cq.next_owner();
         // An error always counts as solicited.
         let written = match cq.write(pending.cqe, pending.solicited || pending.error, cx.mem) {
-            Written::Quiet if pending.event => Written::Event,
+            Written::Quiet | Written::Held { .. } if pending.event => Written::Event,
             written => written,
         };
         match written {
-            Written::Quiet | Written::Event => {
+            Written::Quiet | Written::Event | Written::Held { .. } => {
                 cx.log.counters.cqes += 1;
                 cx.log.counters.error_cqes += u64::from(pending.error);
                 let target = cq.attr.target;
@@ -73,6 +73,9 @@ impl Completions {
                     Self::raise(CqEvent { cqn, target }, cx);
                 } else {
                     cq.wrote_quietly(cx.now_ps);
+                }
+                if let Written::Held { first, period_us } = written {
+                    cx.fx.timer(cx.now_ps + u64::from(period_us) * 1_000_000, Work::Period { cqn, first });
                 }
                 Ok(())
             }
@@ -90,6 +93,15 @@ impl Completions {
     pub(crate) fn arm(&mut self, cqn: u32, consumer_index: u32, solicited_only: bool, cx: &mut Cx<'_>) {
         let Some(cq) = self.queues.get_mut(cqn) else { return };
         if cq.arm(consumer_index, solicited_only) {
+            cq.announced();
+            Self::raise(CqEvent { cqn, target: cq.attr.target }, cx);
+        }
+    }
+
+    /// A period of moderation is over.
+    pub(crate) fn period_over(&mut self, cqn: u32, first: u32, cx: &mut Cx<'_>) {
+        let Some(cq) = self.queues.get_mut(cqn) else { return };
+        if cq.period_over(first) {
             cq.announced();
             Self::raise(CqEvent { cqn, target: cq.attr.target }, cx);
         }

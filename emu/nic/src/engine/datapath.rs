@@ -5,7 +5,9 @@ use super::pcie::Pcie;
 use super::port::Port;
 use crate::groups::Groups;
 use crate::keys::Keys;
+use crate::shared_receives::SharedReceives;
 use crate::steering::Steering;
+use crate::table::Table;
 
 /// What lies between the engines of the card and its surroundings.
 #[derive(Debug)]
@@ -16,6 +18,8 @@ pub(crate) struct Datapath {
     pub(crate) port: Port,
     pub(crate) pcie: Pcie,
     pub(crate) completions: Completions,
+    /// Shared receive queues.
+    pub(crate) shared: Table<SharedReceives>,
     /// How often a queue pair has come, gone or changed its state.
     pub(crate) state_changes: u64,
 }

@@ -23,7 +23,7 @@ impl Datapath {
 
     /// The next receive has failed: it completes in error, and the rest is flushed.
     pub(crate) fn fail_receive(&mut self, qp: &mut QueuePair, fault: WqeFault, cx: &mut Cx<'_>) {
-        let segment = self.keys.first_refused(qp.attr.pd, qp.rq.segments.iter().copied(), Access::LOCAL_WRITE);
+        let segment = self.keys.first_refused(self.receive_pd(qp), qp.rq.segments.iter().copied(), Access::LOCAL_WRITE);
         cx.fx.refused.extend(RefusedEntry::new((qp.qpn, false, qp.rq.consumer), (0, 0), fault, segment));
         self.error_receive(qp, fault, cx);
         self.enter_error(qp, cx);
@@ -77,11 +77,12 @@ impl Datapath {
             qp.sq.retired = qp.sq.retired.wrapping_add(control.blocks().min(left));
         }
         qp.sq.fetch = qp.sq.retired;
-        if let Some(shared) = &qp.rq.shared {
+        if let Some(share) = qp.rq.shared {
             // The other receives are for the others.
-            if shared.has_one {
+            if share.own.is_some() {
                 self.error_receive(qp, FLUSHED, cx);
             }
+            cx.fx.async_events.push(AsyncEvent::LastReceive { qpn: qp.qpn });
             return;
         }
         if qp.attr.no_rq || qp.refresh_receives(cx.mem).is_err() {

@@ -114,16 +114,16 @@ impl Responder {
         header: &[u8],
         cx: &mut Cx<'_>,
     ) -> Result<u32, Refusal> {
-        if qp.posted_receives(cx.mem)? == 0 {
+        if dp.posted_receives(qp, cx)? == 0 {
             return Err(Refusal::NoReceive);
         }
-        let capacity = qp.load_receive(cx.mem)?;
+        let capacity = dp.load_receive(qp, cx)?;
         let len = header.len() + packet.payload.len();
         if len as u64 > capacity {
             return Err(Refusal::Receive(TOO_LONG, Acknowledgement::InvalidRequest));
         }
         let stored = |fault| Refusal::Receive(fault, Acknowledgement::RemoteOperation);
-        let (pd, segments) = (qp.attr.pd, &qp.rq.segments);
+        let (pd, segments) = (dp.receive_pd(qp), &qp.rq.segments);
         for (at, bytes) in [(0, header), (header.len() as u64, &packet.payload[..])] {
             if !bytes.is_empty() {
                 let touched = dp.keys.scatter(pd, segments, at, bytes, cx.mem).map_err(stored)?;
@@ -236,10 +236,10 @@ impl Responder {
 
     fn receive_send(dp: &mut Datapath, qp: &mut QueuePair, packet: &Packet, cx: &mut Cx<'_>) -> Result<(), Refusal> {
         if packet.first {
-            if qp.posted_receives(cx.mem)? == 0 {
+            if dp.posted_receives(qp, cx)? == 0 {
                 return Err(Refusal::NoReceive);
             }
-            let capacity = qp.load_receive(cx.mem)?;
+            let capacity = dp.load_receive(qp, cx)?;
             qp.rq.inbound = Some(Inbound::Send { received: 0, capacity });
         }
         let Some(Inbound::Send { received, capacity }) = qp.rq.inbound else { return Err(INVALID) };
@@ -249,7 +249,7 @@ impl Responder {
         }
         let touched = dp
             .keys
-            .scatter(qp.attr.pd, &qp.rq.segments, received, &packet.payload, cx.mem)
+            .scatter(dp.receive_pd(qp), &qp.rq.segments, received, &packet.payload, cx.mem)
             .map_err(|fault| Refusal::Receive(fault, Acknowledgement::RemoteOperation))?;
         dp.pcie.write_traffic(cx.now_ps, touched);
         if packet.last {
@@ -284,7 +284,7 @@ impl Responder {
         let completes = packet.last && packet.immediate.is_some();
         // A reliable responder refuses before it stores; an unreliable one has stored already when it finds out.
         let reliable = qp.attr.transport == Transport::Rc;
-        if completes && reliable && qp.posted_receives(cx.mem)? == 0 {
+        if completes && reliable && dp.posted_receives(qp, cx)? == 0 {
             return Err(Refusal::NoReceive);
         }
         let count = packet.payload.len() as u32;
@@ -307,9 +307,10 @@ impl Responder {
         }
         qp.rq.inbound = None;
         if completes {
-            if !reliable && qp.posted_receives(cx.mem)? == 0 {
+            if !reliable && dp.posted_receives(qp, cx)? == 0 {
                 return Err(Refusal::NoReceive);
             }
+            dp.take_receive(qp, cx)?;
             complete_inbound(dp, qp, packet, qp.path.dest_qpn, len, cx);
         }
         Ok(())

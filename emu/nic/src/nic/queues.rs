@@ -1,15 +1,15 @@
 //! Commands for completion queues and queue pairs. They take effect at once and take no time.
 
-use std::sync::Arc;
-
 use super::Nic;
-use crate::cq::{Cq, CqAttr, CqProgress};
+use crate::cq::{Cq, CqAttr, CqProgress, Moderation};
 use crate::effects::{Effects, Work};
 use crate::error::NicError;
+use crate::memory::QueueMemory;
 use crate::progress::NotReady;
 use crate::qp::{QpAttr, QpModify, QpQuery, QpState};
 use crate::queue_pair::QueuePair;
-use crate::queue_pair::receive_queue::Shared;
+use crate::queue_pair::receive_queue::Share;
+use crate::shared_receives::{ReceiveOrder, SharedReceives, SrqAttr, SrqProgress};
 
 fn check_log(name: &'static str, value: u8, min: u8, max: u8) -> Result<(), NicError> {
     if (min..=max).contains(&value) { Ok(()) } else { Err(NicError::LogSize { name, value, min, max }) }
@@ -77,6 +77,30 @@ impl Nic {
         self.datapath.completions.queues.get(cqn).map(Cq::failed).ok_or(NicError::UnknownCq { cqn })
     }
 
+    /// Gives a completion queue another ring: CQEs go there from now on. The caller has set the owner bits of the new
+    /// ring to 1, and moves the CQEs that it has not consumed to where they belong by their indices. The new ring must
+    /// have room for them.
+    ///
+    /// # Errors
+    /// It does not exist, a size outside its limits, or memory that is not aligned.
+    pub fn resize_cq(&mut self, cqn: u32, ring: QueueMemory, log_depth: u8) -> Result<(), NicError> {
+        check_log("log_depth of a completion queue", log_depth, 0, 22)?;
+        check_align("completion queue ring", ring.addr, 64)?;
+        let cq = self.datapath.completions.queues.get_mut(cqn).ok_or(NicError::UnknownCq { cqn })?;
+        (cq.attr.ring, cq.attr.log_depth) = (ring, log_depth);
+        Ok(())
+    }
+
+    /// Changes when a completion queue raises its event, from its next completion on.
+    ///
+    /// # Errors
+    /// It does not exist.
+    pub fn moderate_cq(&mut self, cqn: u32, moderation: Moderation) -> Result<(), NicError> {
+        let cq = self.datapath.completions.queues.get_mut(cqn).ok_or(NicError::UnknownCq { cqn })?;
+        cq.moderation = moderation;
+        Ok(())
+    }
+
     /// Destroys a completion queue. CQEs on their way to it are lost.
     ///
     /// # Errors
@@ -106,6 +130,12 @@ impl Nic {
             check_align("send ring", attr.sq.addr, 64)?;
         }
         check_align("queue pair doorbell record", attr.doorbell_record.addr, 8)?;
+        if let Some(srqn) = attr.srq {
+            let pd = self.datapath.shared.get(srqn).ok_or(NicError::UnknownSrq { srqn })?.attr.pd;
+            if self.datapath.keys.vhca(pd)? != self.datapath.keys.vhca(attr.pd)? || !attr.no_rq {
+                return Err(NicError::SrqOfOther { srqn, no_rq: attr.no_rq });
+            }
+        }
         let known = |cqn| self.datapath.completions.queues.get(cqn).ok_or(NicError::UnknownCq { cqn });
         let queues = [(attr.send_cq, known(attr.send_cq)?.vhca), (attr.recv_cq, known(attr.recv_cq)?.vhca)];
         let pd_vhca = self.datapath.keys.vhca(attr.pd)?;
@@ -125,26 +155,107 @@ impl Nic {
                 cq.users += 1;
             }
         }
+        if let Some(shared) = attr.srq.and_then(|srqn| self.datapath.shared.get_mut(srqn)) {
+            shared.users += 1;
+        }
         self.datapath.state_changes += 1;
         qpn
     }
 
     /// Has two queue pairs, made with the same receive ring and doorbell record, take receives from it by turns, and
-    /// further ones with them. So do the users of a shared receive queue, which has a linked list instead of a
-    /// ring.
+    /// further ones with them. Nothing may have been posted before.
     ///
     /// # Errors
     /// There is no such queue pair.
     pub fn share_receives(&mut self, qpn: u32, other: u32) -> Result<(), NicError> {
-        let first = self.qps.get_mut(qpn).ok_or(NicError::UnknownQp { qpn })?;
-        let taken = match &first.rq.shared {
-            Some(shared) => Arc::clone(&shared.taken),
-            None => Arc::default(),
+        let first = self.qps.get(qpn).ok_or(NicError::UnknownQp { qpn })?;
+        self.qps.get(other).ok_or(NicError::UnknownQp { qpn: other })?;
+        let shared = first.rq.shared;
+        let queue = match shared {
+            Some(share) => share.queue,
+            None => {
+                let QpAttr { pd, rq, log_rq_depth, log_rq_stride, doorbell_record, .. } = first.attr;
+                let (log_depth, log_stride, order) = (log_rq_depth, log_rq_stride, ReceiveOrder::Ring);
+                let attr = SrqAttr { pd, ring: rq, log_depth, log_stride, doorbell_record, order };
+                self.datapath.keys.use_pd(pd)?;
+                self.datapath.shared.insert(|_| SharedReceives::new(attr, true))?
+            }
         };
-        first.rq.shared.get_or_insert_with(|| Shared { taken: Arc::clone(&taken), has_one: false });
-        let other = self.qps.get_mut(other).ok_or(NicError::UnknownQp { qpn: other })?;
-        other.rq.shared = Some(Shared { taken, has_one: false });
+        let newcomers = if shared.is_some() { &[other][..] } else { &[qpn, other] };
+        for newcomer in newcomers {
+            if let Some(qp) = self.qps.get_mut(*newcomer) {
+                qp.rq.shared = Some(Share { queue, own: None });
+            }
+        }
+        if let Some(shared) = self.datapath.shared.get_mut(queue) {
+            shared.users += newcomers.len() as u32;
+        }
         Ok(())
+    }
+
+    /// Makes a shared receive queue.
+    ///
+    /// # Errors
+    /// A size outside its limits, memory that is not aligned, or a protection domain that is not there.
+    pub fn create_srq(&mut self, attr: SrqAttr) -> Result<u32, NicError> {
+        let least_stride = if attr.order == ReceiveOrder::List { 5 } else { 4 };
+        check_log("log_depth of a shared receive queue", attr.log_depth, 0, 15)?;
+        check_log("log_stride of a shared receive queue", attr.log_stride, least_stride, 10)?;
+        check_align("shared receive ring", attr.ring.addr, 16)?;
+        check_align("shared receive queue doorbell record", attr.doorbell_record.addr, 4)?;
+        self.datapath.keys.use_pd(attr.pd)?;
+        let srqn = self.datapath.shared.insert(|_| SharedReceives::new(attr, false));
+        if srqn.is_err() {
+            self.datapath.keys.release_pd(attr.pd);
+        }
+        srqn
+    }
+
+    /// Asks for an event, once, when fewer than `limit` receives are left of a shared receive queue, or are now; 0 asks
+    /// for none.
+    ///
+    /// # Errors
+    /// It does not exist.
+    pub fn arm_srq(&mut self, now_ps: u64, srqn: u32, limit: u16, fx: &mut Effects) -> Result<(), NicError> {
+        self.datapath.shared.get_mut(srqn).ok_or(NicError::UnknownSrq { srqn })?.arm(limit);
+        fx.timer(now_ps, Work::Limit { srqn });
+        Ok(())
+    }
+
+    /// How far a shared receive queue has come.
+    ///
+    /// # Errors
+    /// It does not exist.
+    pub fn query_srq(&self, srqn: u32) -> Result<SrqProgress, NicError> {
+        Ok(self.datapath.shared.get(srqn).ok_or(NicError::UnknownSrq { srqn })?.progress())
+    }
+
+    /// Destroys a shared receive queue. What is posted is forgotten.
+    ///
+    /// # Errors
+    /// It does not exist, or queue pairs take receives from it.
+    pub fn destroy_srq(&mut self, srqn: u32) -> Result<(), NicError> {
+        let users = self.datapath.shared.get(srqn).ok_or(NicError::UnknownSrq { srqn })?.users;
+        if users > 0 {
+            return Err(NicError::SrqInUse { srqn, users });
+        }
+        self.take_srq(srqn);
+        Ok(())
+    }
+
+    fn take_srq(&mut self, srqn: u32) {
+        if let Some(shared) = self.datapath.shared.take(srqn) {
+            self.datapath.keys.release_pd(shared.attr.pd);
+        }
+    }
+
+    /// A queue pair that took receives from a shared queue is gone.
+    fn leave_srq(&mut self, srqn: u32) {
+        let Some(shared) = self.datapath.shared.get_mut(srqn) else { return };
+        shared.users = shared.users.saturating_sub(1);
+        if shared.temporary && shared.users == 0 {
+            self.take_srq(srqn);
+        }
     }
 
     /// Changes attributes of a queue pair, and its state. On an error nothing has changed.
@@ -203,6 +314,9 @@ impl Nic {
         let qp = self.qps.take(qpn).ok_or(NicError::UnknownQp { qpn })?;
         self.datapath.state_changes += 1;
         self.responder.forget(qpn);
+        if let Some(share) = qp.rq.shared {
+            self.leave_srq(share.queue);
+        }
         self.datapath.keys.release_pd(qp.attr.pd);
         for cqn in [qp.attr.send_cq, qp.attr.recv_cq] {
             if let Some(cq) = self.datapath.completions.queues.get_mut(cqn) {

@@ -29,6 +29,10 @@ pub enum QueuePart {
     SendRing,
     /// Its doorbell record.
     QpRecord,
+    /// Ring of a shared receive queue.
+    SrqRing,
+    /// Its doorbell record.
+    SrqRecord,
 }
 
 /// An entry that is posted and not complete.
@@ -69,7 +73,17 @@ impl Nic {
             parts.into_iter().find(|(_, at, bytes)| *bytes > 0 && lies(*at, *bytes)).map(|(part, ..)| (part, qpn))
         };
         let queues = self.completion_queues(|attr| attr.ring.space == space || attr.doorbell_record.space == space);
-        queues.into_iter().find_map(of_cq).or_else(|| self.queue_pairs(0).find_map(of_qp))
+        let of_srq = |srqn: u32| {
+            let attr = self.query_srq(srqn).ok()?.attr;
+            let parts = [
+                (QueuePart::SrqRing, attr.ring, 1 << (attr.log_depth + attr.log_stride)),
+                (QueuePart::SrqRecord, attr.doorbell_record, RECORD_BYTES),
+            ];
+            parts.into_iter().find(|(_, at, bytes)| lies(*at, *bytes)).map(|(part, ..)| (part, srqn))
+        };
+        let of_qp = || self.queue_pairs(0).find_map(of_qp);
+        let shared = || self.datapath.shared.numbers(|shared| !shared.temporary);
+        queues.into_iter().find_map(of_cq).or_else(of_qp).or_else(|| shared().into_iter().find_map(of_srq))
     }
 
     /// A posted entry that names a memory key, of a queue pair whose rings are in memory of the DPA: its program has no

@@ -1,8 +1,6 @@
 //! Receive queue of a queue pair: the message being received, and what an RC responder has to answer and remembers.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::AtomicU16;
 
 use crate::address::Gid;
 use crate::packet::{Extension, Operation};
@@ -93,22 +91,22 @@ impl Response {
     }
 }
 
-/// Receives that several queue pairs take from one ring.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    /// How many have been taken by all.
-    pub(crate) taken: Arc<AtomicU16>,
-    /// One is this queue pair's, and has not completed.
-    pub(crate) has_one: bool,
+/// Whom a queue pair without receives of its own takes them from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    /// The shared receive queue.
+    pub(crate) queue: u32,
+    /// Index of one that this queue pair has taken, and that has not completed.
+    pub(crate) own: Option<u16>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
-    /// Of a queue pair that shares its ring.
-    pub(crate) shared: Option<Shared>,
+    /// Of a queue pair that takes its receives from a shared queue.
+    pub(crate) shared: Option<Share>,
     /// Receive counter as last read from the doorbell record.
     pub(crate) producer: u16,
-    /// Next receive to be consumed.
+    /// Next receive to be consumed; of a shared queue, the one taken last.
     pub(crate) consumer: u16,
     pub(crate) expected_psn: u32,
     /// Messages accepted, 24 bits. Answers report those up to their own PSN: Reads among the accepted ones may still be

@@ -1,11 +1,9 @@
 //! Rings and doorbell records of a queue pair, in memory.
 
-use std::sync::atomic::Ordering;
-
 use super::QueuePair;
 use crate::effects::FailureCause;
 use crate::memory::{Dma, DmaFault, QueueMemory};
-use crate::wqe::{BLOCK_BYTES, parse_receive};
+use crate::wqe::BLOCK_BYTES;
 
 /// A queue's ring in memory, of `1 << log_bytes` bytes.
 fn read_ring(ring: QueueMemory, log_bytes: u32, at: u64, out: &mut [u8], mem: &mut dyn Dma) -> Result<(), DmaFault> {
@@ -41,7 +39,7 @@ impl QueuePair {
         1 << self.attr.log_sq_depth
     }
 
-    /// The receive counter, read from the doorbell record only if nothing is known to be posted.
+    /// The receives posted to its own ring. The doorbell record is read only if nothing is known to be posted.
     ///
     /// # Errors
     /// The record cannot be read, or posts more than the ring holds.
@@ -49,38 +47,16 @@ impl QueuePair {
         if self.attr.no_rq {
             return Ok(0);
         }
-        // Others may have taken what was posted when this queue pair read last.
-        let is_shared = self.follow_others();
-        if is_shared || self.rq.producer == self.rq.consumer {
+        if self.rq.producer == self.rq.consumer {
             self.refresh_receives(mem)?;
         }
         Ok(self.rq.producer.wrapping_sub(self.rq.consumer))
     }
 
-    /// Of a ring that is shared: its next receive is behind those that others have taken, unless one is this queue
-    /// pair's own.
-    fn follow_others(&mut self) -> bool {
-        let Some(shared) = &self.rq.shared else { return false };
-        if !shared.has_one {
-            self.rq.consumer = shared.taken.load(Ordering::Relaxed);
-        }
-        true
-    }
-
-    /// The next receive is this queue pair's from now on, and nobody else's.
-    fn take_receive(&mut self) {
-        if let Some(shared) = &mut self.rq.shared
-            && !std::mem::replace(&mut shared.has_one, true)
-        {
-            self.rq.consumer = shared.taken.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     /// A receive has completed.
     pub(crate) fn receive_completed(&mut self) {
-        self.take_receive();
         match &mut self.rq.shared {
-            Some(shared) => shared.has_one = false,
+            Some(share) => share.own = None,
             None => self.rq.consumer = self.rq.consumer.wrapping_add(1),
         }
     }
@@ -98,23 +74,5 @@ impl QueuePair {
         }
         self.rq.producer = producer_index;
         Ok(())
-    }
-
-    /// Parses the next posted receive into `rq.segments`; gives its capacity.
-    pub(crate) fn load_receive(&mut self, mem: &mut dyn Dma) -> Result<u64, FailureCause> {
-        self.take_receive();
-        // Most receives have few segments; the longest has 1 KiB of them.
-        let (mut short, mut long);
-        let stride = 1_usize << self.attr.log_rq_stride;
-        let bytes = if stride <= BLOCK_BYTES {
-            short = [0; BLOCK_BYTES];
-            &mut short[..stride]
-        } else {
-            long = [0; 1024];
-            &mut long[..stride]
-        };
-        self.read_receive_ring(self.rq.consumer, bytes, mem)
-            .map_err(|fault| FailureCause::QueueMemory { addr: fault.addr })?;
-        Ok(parse_receive(bytes, &mut self.rq.segments))
     }
 }

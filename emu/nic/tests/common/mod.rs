@@ -366,6 +366,7 @@ impl World {
                 log_sq_depth: setup.log_sq,
                 no_sq: false,
                 no_rq: false,
+                srq: None,
                 doorbell_record: at(dbr),
                 user_index: 0xABC + node as u32,
                 uar: 1,

@@ -59,7 +59,6 @@ struct ibv_context;
 struct ibv_pd;
 struct ibv_cq;
 struct ibv_qp;
-struct ibv_srq;
 struct ibv_ah;
 struct ibv_mw;
 struct ibv_mw_bind;
@@ -324,6 +323,31 @@ struct ibv_wc {
 	uint8_t dlid_path_bits;
 };
 
+/* What ibv_modify_cq changes: an event comes after so many completions, or so long after the first of them. */
+enum ibv_cq_attr_mask {
+	IBV_CQ_ATTR_MODERATE = 1 << 0,
+};
+
+struct ibv_moderate_cq {
+	uint16_t cq_count;
+	uint16_t cq_period;                   /* microseconds */
+};
+
+struct ibv_modify_cq_attr {
+	uint32_t attr_mask;
+	struct ibv_moderate_cq moderate;
+};
+
+/* The card's clock, in ticks: tv_nsec alone. */
+enum ibv_values_mask {
+	IBV_VALUES_MASK_RAW_CLOCK = 1 << 0,
+};
+
+struct ibv_values_ex {
+	uint32_t comp_mask;
+	struct timespec raw_clock;
+};
+
 /* ---- extended completion queues ---------------------------------------------------------------------------- */
 
 /* What the program will read of completions. */
@@ -404,6 +428,81 @@ struct ibv_cq_ex {
 	uint32_t (*read_flow_tag)(struct ibv_cq_ex *current);
 	void (*read_tm_info)(struct ibv_cq_ex *current, struct ibv_wc_tm_info *tm_info);
 	uint64_t (*read_completion_wallclock_ns)(struct ibv_cq_ex *current);
+};
+
+/* ---- shared receive queues --------------------------------------------------------------------------------- */
+
+/* Receives of several queue pairs. */
+struct ibv_srq {
+	struct ibv_context *context;
+	void *srq_context;
+	struct ibv_pd *pd;
+	uint32_t handle;
+	pthread_mutex_t mutex;
+	pthread_cond_t cond;
+	uint32_t events_completed;
+};
+
+enum ibv_srq_attr_mask {
+	IBV_SRQ_MAX_WR = 1 << 0,
+	IBV_SRQ_LIMIT = 1 << 1,
+};
+
+struct ibv_srq_attr {
+	uint32_t max_wr;
+	uint32_t max_sge;
+	uint32_t srq_limit;
+};
+
+struct ibv_srq_init_attr {
+	void *srq_context;
+	struct ibv_srq_attr attr;
+};
+
+enum ibv_srq_type {
+	IBV_SRQT_BASIC,
+	IBV_SRQT_XRC,
+	IBV_SRQT_TM,
+};
+
+enum ibv_srq_init_attr_mask {
+	IBV_SRQ_INIT_ATTR_TYPE = 1 << 0,
+	IBV_SRQ_INIT_ATTR_PD = 1 << 1,
+	IBV_SRQ_INIT_ATTR_XRCD = 1 << 2,
+	IBV_SRQ_INIT_ATTR_CQ = 1 << 3,
+	IBV_SRQ_INIT_ATTR_TM = 1 << 4,
+};
+
+struct ibv_tm_cap {
+	uint32_t max_num_tags;
+	uint32_t max_ops;
+};
+
+struct ibv_srq_init_attr_ex {
+	void *srq_context;
+	struct ibv_srq_attr attr;
+	uint32_t comp_mask;
+	enum ibv_srq_type srq_type;
+	struct ibv_pd *pd;
+	struct ibv_xrcd *xrcd;
+	struct ibv_cq *cq;
+	struct ibv_tm_cap tm_cap;
+};
+
+/* A domain of extended reliable connections (XRC): their targets reach the shared receive queues in it. */
+struct ibv_xrcd {
+	struct ibv_context *context;
+};
+
+enum ibv_xrcd_init_attr_mask {
+	IBV_XRCD_INIT_ATTR_FD = 1 << 0,
+	IBV_XRCD_INIT_ATTR_OFLAGS = 1 << 1,
+};
+
+struct ibv_xrcd_init_attr {
+	uint32_t comp_mask;
+	int fd;
+	int oflags;
 };
 
 /* ---- queue pairs ------------------------------------------------------------------------------------------- */
@@ -505,6 +604,22 @@ struct ibv_qp_attr {
 	uint8_t alt_port_num;
 	uint8_t alt_timeout;
 	uint32_t rate_limit;
+};
+
+enum ibv_qp_open_attr_mask {
+	IBV_QP_OPEN_ATTR_NUM = 1 << 0,
+	IBV_QP_OPEN_ATTR_XRCD = 1 << 1,
+	IBV_QP_OPEN_ATTR_CONTEXT = 1 << 2,
+	IBV_QP_OPEN_ATTR_TYPE = 1 << 3,
+};
+
+/* The target of another process, by its number. */
+struct ibv_qp_open_attr {
+	uint32_t comp_mask;
+	uint32_t qp_num;
+	struct ibv_xrcd *xrcd;
+	void *qp_context;
+	enum ibv_qp_type qp_type;
 };
 
 struct ibv_qp {
@@ -827,14 +942,14 @@ struct verbs_context {
 	void *(*alloc_parent_domain)(void);
 	void *(*dealloc_td)(void);
 	void *(*alloc_td)(void);
-	void *(*modify_cq)(void);
+	int (*modify_cq)(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
 	void *(*post_srq_ops)(void);
 	void *(*destroy_rwq_ind_table)(void);
 	void *(*create_rwq_ind_table)(void);
 	void *(*destroy_wq)(void);
 	void *(*modify_wq)(void);
 	void *(*create_wq)(void);
-	void *(*query_rt_values)(void);
+	int (*query_rt_values)(struct ibv_context *context, struct ibv_values_ex *values);
 	struct ibv_cq_ex *(*create_cq_ex)(struct ibv_context *context, struct ibv_cq_init_attr_ex *init_attr);
 	void *priv;
 	int (*query_device_ex)(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
@@ -843,12 +958,12 @@ struct verbs_context {
 	void *(*_ABI_placeholder2)(void);
 	void *(*ibv_create_flow)(void);
 	void *(*_ABI_placeholder1)(void);
-	void *(*open_qp)(void);
+	struct ibv_qp *(*open_qp)(struct ibv_context *context, struct ibv_qp_open_attr *attr);
 	struct ibv_qp *(*create_qp_ex)(struct ibv_context *context, struct ibv_qp_init_attr_ex *qp_init_attr_ex);
-	void *(*get_srq_num)(void);
-	void *(*create_srq_ex)(void);
-	void *(*open_xrcd)(void);
-	void *(*close_xrcd)(void);
+	int (*get_srq_num)(struct ibv_srq *srq, uint32_t *srq_num);
+	struct ibv_srq *(*create_srq_ex)(struct ibv_context *context, struct ibv_srq_init_attr_ex *srq_init_attr_ex);
+	struct ibv_xrcd *(*open_xrcd)(struct ibv_context *context, struct ibv_xrcd_init_attr *xrcd_init_attr);
+	int (*close_xrcd)(struct ibv_xrcd *xrcd);
 	uint64_t _ABI_placeholder3;
 	size_t sz;
 	struct ibv_context context;
@@ -887,6 +1002,11 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *channel);
 struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
 			     int comp_vector);
 int ibv_destroy_cq(struct ibv_cq *cq);
+int ibv_resize_cq(struct ibv_cq *cq, int cqe);
+struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *srq_init_attr);
+int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *srq_attr, int srq_attr_mask);
+int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *srq_attr);
+int ibv_destroy_srq(struct ibv_srq *srq);
 int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event);
 void ibv_ack_async_event(struct ibv_async_event *event);
 const char *ibv_event_type_str(enum ibv_event_type event);
@@ -924,6 +1044,78 @@ static inline int ibv_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 	return cq->context->ops.req_notify_cq(cq, solicited_only);
 }
 
+static inline int ibv_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
+{
+	struct verbs_context *extended = verbs_get_ctx(cq->context);
+
+	return extended && extended->modify_cq ? extended->modify_cq(cq, attr) : EOPNOTSUPP;
+}
+
+static inline int ibv_query_rt_values_ex(struct ibv_context *context, struct ibv_values_ex *values)
+{
+	struct verbs_context *extended = verbs_get_ctx(context);
+
+	if (!extended || !extended->query_rt_values)
+		return EOPNOTSUPP;
+	if (values->comp_mask & ~IBV_VALUES_MASK_RAW_CLOCK)
+		return EINVAL;
+	return extended->query_rt_values(context, values);
+}
+
+static inline int ibv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *recv_wr, struct ibv_recv_wr **bad_recv_wr)
+{
+	return srq->context->ops.post_srq_recv(srq, recv_wr, bad_recv_wr);
+}
+
+static inline int ibv_get_srq_num(struct ibv_srq *srq, uint32_t *srq_num)
+{
+	struct verbs_context *extended = verbs_get_ctx(srq->context);
+
+	return extended && extended->get_srq_num ? extended->get_srq_num(srq, srq_num) : EOPNOTSUPP;
+}
+
+static inline struct ibv_srq *ibv_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr)
+{
+	struct verbs_context *extended = verbs_get_ctx(context);
+	uint32_t known = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE;
+
+	if (!(attr->comp_mask & ~known) && (attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) &&
+	    (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) || attr->srq_type == IBV_SRQT_BASIC))
+		return ibv_create_srq(attr->pd, (struct ibv_srq_init_attr *)attr);
+	if (!extended || !extended->create_srq_ex) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	return extended->create_srq_ex(context, attr);
+}
+
+static inline struct ibv_xrcd *ibv_open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_attr *attr)
+{
+	struct verbs_context *extended = verbs_get_ctx(context);
+
+	if (!extended || !extended->open_xrcd) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	return extended->open_xrcd(context, attr);
+}
+
+static inline int ibv_close_xrcd(struct ibv_xrcd *xrcd)
+{
+	return verbs_get_ctx(xrcd->context)->close_xrcd(xrcd);
+}
+
+static inline struct ibv_qp *ibv_open_qp(struct ibv_context *context, struct ibv_qp_open_attr *attr)
+{
+	struct verbs_context *extended = verbs_get_ctx(context);
+
+	if (!extended || !extended->open_qp) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	return extended->open_qp(context, attr);
+}
+
 static inline struct ibv_cq_ex *ibv_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *cq_attr)
 {
 	struct verbs_context *extended = verbs_get_ctx(context);
@@ -949,6 +1141,12 @@ static inline int ibv_start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *
 static inline int ibv_next_poll(struct ibv_cq_ex *cq)
 {
 	return cq->next_poll(cq);
+}
+
+/* In ticks of the card's clock, whose rate is hca_core_clock of ibv_device_attr_ex. */
+static inline uint64_t ibv_wc_read_completion_ts(struct ibv_cq_ex *cq)
+{
+	return cq->read_completion_ts(cq);
 }
 
 static inline void ibv_end_poll(struct ibv_cq_ex *cq)
