@@ -207,7 +207,7 @@ fn boot(world: &mut World, text: &[u8], writable: bool, shared: &Pages) -> (u32,
     let address = nic.address();
     let pd = nic.alloc_pd().expect("a domain");
     let access = Access::all();
-    let key = MkeyAttr { pd, space: Space::Host, start: host, len: SHARED_BYTES as u64, access };
+    let key = MkeyAttr { pd, space: Space::Host, start: host, len: SHARED_BYTES as u64, access, offset: 0 };
     let key = nic.create_mkey(key).expect("a key");
     let cqn = nic
         .create_cq(CqAttr {

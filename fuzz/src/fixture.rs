@@ -153,7 +153,7 @@ impl<'w> Fixture<'w> {
     /// Memory with a key of a protection domain.
     pub fn buffer(&mut self, card: usize, pd: u32, len: u32) -> Buffer {
         let addr = self.alloc(len as usize);
-        let attr = MkeyAttr { pd, space: Space::Host, start: addr, len: len.into(), access: Access::all() };
+        let attr = MkeyAttr { pd, space: Space::Host, start: addr, len: len.into(), access: Access::all(), offset: 0 };
         let key = self.world.card(card).expect("a card").nic.create_mkey(attr).expect("a key");
         Buffer { addr, len, key }
     }

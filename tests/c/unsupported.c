@@ -21,9 +21,6 @@ int main(void)
 	/* Objects that there cannot be: the header reads their context alone. */
 	struct ibv_srq srq = { .context = context };
 	struct ibv_wq wq = { .context = context };
-	struct ibv_mw mw = { .context = context };
-	struct ibv_dm dm = { .context = context };
-	struct ibv_td td = { .context = context };
 	struct ibv_xrcd xrcd = { .context = context };
 	struct ibv_flow flow = { .context = context };
 	struct ibv_flow_action action = { .context = context };
@@ -37,20 +34,15 @@ int main(void)
 	};
 	struct ibv_xrcd_init_attr xrcd_attr = { .comp_mask = 3, .fd = -1 };
 	struct ibv_qp_open_attr open_attr = { .comp_mask = 0 };
-	struct ibv_alloc_dm_attr dm_attr = { .length = 64 };
 	struct ibv_wq_init_attr wq_attr = { .wq_type = IBV_WQT_RQ, .max_wr = 8, .max_sge = 1, .pd = pd, .cq = cq };
 	struct ibv_wq_attr wq_change = { .attr_mask = 0 };
 	struct ibv_rwq_ind_table_init_attr table_attr = { .log_ind_tbl_size = 0 };
 	struct ibv_flow_attr flow_attr = { .comp_mask = 0 };
 	struct ibv_flow_action_esp_attr action_attr = { .comp_mask = 0 };
-	struct ibv_td_init_attr td_attr = { .comp_mask = 0 };
-	struct ibv_parent_domain_init_attr domain_attr = { .pd = pd };
 	struct ibv_counters_init_attr counters_attr = { .comp_mask = 0 };
 	struct ibv_counter_attach_attr attach_attr = { .index = 0 };
 	struct ibv_qp_rate_limit_attr rate = { .rate_limit = 1 };
-	struct ibv_mw_bind bind = { .wr_id = 0 };
 	struct ibv_ops_wr operation = { .wr_id = 0 }, *bad_operation;
-	struct ibv_sge sge = { .length = 0 };
 	uint64_t number;
 
 	if (!pd || !cq || !qp)
@@ -62,13 +54,7 @@ int main(void)
 	STATUS(ibv_close_xrcd, ibv_close_xrcd(&xrcd));
 	POINTER(ibv_open_qp, ibv_open_qp(context, &open_attr));
 	STATUS(ibv_modify_qp_rate_limit, ibv_modify_qp_rate_limit(qp, &rate));
-	POINTER(ibv_alloc_mw, ibv_alloc_mw(pd, IBV_MW_TYPE_1));
-	STATUS(ibv_dealloc_mw, ibv_dealloc_mw(&mw));
-	POINTER(ibv_alloc_dm, ibv_alloc_dm(context, &dm_attr));
-	STATUS(ibv_free_dm, ibv_free_dm(&dm));
-	POINTER(ibv_reg_dm_mr, ibv_reg_dm_mr(pd, &dm, 0, 64, 0));
 	POINTER(ibv_alloc_null_mr, ibv_alloc_null_mr(pd));
-	STATUS(ibv_advise_mr, ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1));
 	POINTER(ibv_create_wq, ibv_create_wq(context, &wq_attr));
 	STATUS(ibv_modify_wq, ibv_modify_wq(&wq, &wq_change));
 	STATUS(ibv_destroy_wq, ibv_destroy_wq(&wq));
@@ -79,17 +65,9 @@ int main(void)
 	POINTER(ibv_create_flow_action_esp, ibv_create_flow_action_esp(context, &action_attr));
 	STATUS(ibv_modify_flow_action_esp, ibv_modify_flow_action_esp(&action, &action_attr));
 	STATUS(ibv_destroy_flow_action, ibv_destroy_flow_action(&action));
-	POINTER(ibv_alloc_td, ibv_alloc_td(context, &td_attr));
-	STATUS(ibv_dealloc_td, ibv_dealloc_td(&td));
-	POINTER(ibv_alloc_parent_domain, ibv_alloc_parent_domain(context, &domain_attr));
 	POINTER(ibv_create_counters, ibv_create_counters(context, &counters_attr));
 	STATUS(ibv_destroy_counters, ibv_destroy_counters(&counters));
 	STATUS(ibv_read_counters, ibv_read_counters(&counters, &number, 1, 0));
 	STATUS(ibv_attach_counters_point_flow, ibv_attach_counters_point_flow(&counters, &attach_attr, &flow));
-	/* The header refuses a window of another protection domain by itself. */
-	mw.pd = pd;
-	mw.type = IBV_MW_TYPE_1;
-	bind.bind_info.length = 0;
-	STATUS(ibv_bind_mw, ibv_bind_mw(qp, &mw, &bind));
 	return 0;
 }

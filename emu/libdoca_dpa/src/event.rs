@@ -403,7 +403,7 @@ pub(crate) unsafe extern "C" fn doca_sync_event_export_to_remote_net(
         if state.export.is_none() {
             let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
             let space = process.queue_memory(address).space;
-            let attr = MkeyAttr { pd: process.pd, space, start: address, len: 8, access };
+            let attr = MkeyAttr { pd: process.pd, space, start: address, len: 8, access, offset: 0 };
             let key = world(|world| Ok::<_, Failure>(world.card(process.card)?.nic.create_mkey(attr)?))?;
             let words = [MAGIC, address, u64::from(key)];
             state.export = Some((key, words.iter().flat_map(|word| word.to_le_bytes()).collect()));

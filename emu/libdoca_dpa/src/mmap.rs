@@ -173,7 +173,7 @@ pub(crate) unsafe extern "C" fn doca_mmap_start(mmap: *mut doca_mmap) -> doca_er
                 }
                 Memory::Dpa { process, addr, len } => {
                     let space = process.queue_memory(*addr).space;
-                    let attr = MkeyAttr { pd: process.pd, space, start: *addr, len: *len, access };
+                    let attr = MkeyAttr { pd: process.pd, space, start: *addr, len: *len, access, offset: 0 };
                     let key = world(|world| Ok::<_, Failure>(world.card(process.card)?.nic.create_mkey(attr)?))?;
                     keys.push((Arc::clone(&process.dev), Key::Dpa(Arc::clone(process), key)));
                 }

@@ -365,7 +365,7 @@ fn start(state: &State) -> Result<Started> {
     let (access, user_access) = (Access::LOCAL_WRITE, state.access);
     let (scratch_key, queue_pairs) = world(|world| {
         let nic = &mut world.card(card)?.nic;
-        let scratch = MkeyAttr { pd, space: place(8).space, start: place(8).addr, len: 8, access };
+        let scratch = MkeyAttr { pd, space: place(8).space, start: place(8).addr, len: 8, access, offset: 0 };
         let scratch_key = nic.create_mkey(scratch)?;
         let mut queue_pairs = Vec::new();
         for connection in 0..count {

@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn flexio_device_mkey_create(
         let len = attr.len as u64;
         let memory = process.device_memory("the key", attr.daddr, len)?;
         let access = access_rights(attr.access.cast_unsigned())?;
-        let attr = MkeyAttr { pd, space: memory.space, start: attr.daddr, len, access };
+        let attr = MkeyAttr { pd, space: memory.space, start: attr.daddr, len, access, offset: 0 };
         let key = world(|world| Ok::<_, Failure>(world.card(process.card)?.nic.create_mkey(attr)?))?;
         mkey.write(handle::publish(&Arc::new(Mkey { process, key })));
         Ok(())

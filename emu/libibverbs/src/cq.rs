@@ -20,7 +20,7 @@ use crate::failures;
 use crate::handle::{self, CStruct, Object};
 use crate::machine::{self, begin_command};
 use crate::memory::QueueBuffer;
-use crate::qp::Qp;
+use crate::qp::{Qp, Send};
 
 const CQE_BYTES: usize = 64;
 /// Opcode INVALID and owner bit 1: an entry the card has not written.
@@ -296,7 +296,8 @@ fn completion(entry: &[u8; CQE_BYTES], qpn: u32, qp: &Qp) -> ibv_wc {
     use emu_machine::nic::{cqe_opcode as cqe, wqe_opcode as wqe};
     let opcode = entry[field::OP_OWN] >> 4;
     let (counter, of_send) = (counter(entry), of_send(entry));
-    let wr_id = if of_send { qp.retire_send(counter) } else { qp.retire_receive(counter) };
+    let send = if of_send { qp.retire_send(counter) } else { Send::default() };
+    let wr_id = if of_send { send.id } else { qp.retire_receive(counter) };
     let mut wc = ibv_wc { wr_id, qp_num: qpn, byte_len: be32(entry, field::BYTE_COUNT), ..Default::default() };
     if matches!(opcode, cqe::REQUESTER_ERROR | cqe::RESPONDER_ERROR) {
         wc.status = status_of(entry[field::SYNDROME]);
@@ -312,6 +313,7 @@ fn completion(entry: &[u8; CQE_BYTES], qpn: u32, qp: &Qp) -> ibv_wc {
             wqe::ATOMIC_CS => IBV_WC_COMP_SWAP,
             wqe::ATOMIC_FA => IBV_WC_FETCH_ADD,
             wqe::LOCAL_INVAL => IBV_WC_LOCAL_INV,
+            wqe::UMR if send.binds_window => IBV_WC_BIND_MW,
             wqe::UMR => IBV_WC_DRIVER1,
             _ => IBV_WC_SEND,
         };

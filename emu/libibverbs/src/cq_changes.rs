@@ -11,13 +11,19 @@ use crate::cq::{Cq, Ring, log_depth};
 use crate::errno::{Errno, Result, input, status};
 use crate::failures;
 use crate::handle;
-use crate::machine::begin_command;
+use crate::machine::{self, begin_command};
+
+/// Time that the command takes.
+const COMMAND_PS: u64 = 20_000_000;
 
 impl Cq {
     /// Gives the queue another ring, with the entries that it has. A thread that polls waits meanwhile.
     fn resize(&self, entries: u32) -> Result<u8> {
         let log_depth = log_depth(entries)?;
         let id = self.context.id();
+        // The command takes a card some microseconds: what was posted before it has completed, mostly.
+        let end_ps = card::now_ps() + COMMAND_PS;
+        while card::now_ps() < end_ps && machine::relax() {}
         let mut inner = self.lock();
         let old = self.entries(&inner, inner.index, self.depth(&inner))?;
         if old.len() > 1 << log_depth {

@@ -30,6 +30,8 @@ pub(crate) const EMULATED: &str = "emulated:";
 pub(crate) const MAX_CQE: c_int = (1 << 22) - 1;
 /// Most gather or scatter entries of a work request.
 pub(crate) const MAX_SGE: u32 = 30;
+/// Bytes of memory on the card that the programs of a function may have, all together.
+pub(crate) const MAX_DM_BYTES: u64 = 128 << 10;
 /// Most receives of a shared queue: its ring has one entry more.
 pub(crate) const MAX_SHARED_RECEIVES: u32 = (1 << 15) - 1;
 /// Port capability: addresses are IP based (RoCEv2).
@@ -294,6 +296,8 @@ pub(crate) fn attributes(id: FunctionId) -> Result<ibv_device_attr> {
         max_mcast_qp_attach: 240,
         max_total_mcast_qp_attach: 240 << 21,
         max_ah: i32::MAX,
+        max_mw: 1 << 24,
+        device_cap_flags: IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B,
         max_srq: 1 << 16,
         max_srq_wr: MAX_SHARED_RECEIVES as c_int,
         max_srq_sge: MAX_SGE as c_int,

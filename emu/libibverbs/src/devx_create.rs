@@ -217,7 +217,7 @@ pub(crate) fn create_mkey(
     access.set(Access::REMOTE_WRITE, flag(field::REMOTE_WRITE));
     access.set(Access::REMOTE_READ, flag(field::REMOTE_READ));
     access.set(Access::REMOTE_ATOMIC, flag(field::ATOMIC));
-    let attr = MkeyAttr { pd, space: memory.space, start, len, access };
+    let attr = MkeyAttr { pd, space: memory.space, start, len, access, offset: 0 };
     tagged(world, owner.card, tag, |nic| nic.create_mkey(attr))
 }
 

@@ -50,6 +50,7 @@ impl From<NicError> for Errno {
             | NicError::SrqInUse { .. }
             | NicError::QpAttached { .. }
             | NicError::QpSteered { .. }
+            | NicError::MkeyBound { .. }
             | NicError::FlowTableInUse { .. } => libc::EBUSY,
             NicError::TooManyKeys { .. }
             | NicError::TooManyQueues { .. }

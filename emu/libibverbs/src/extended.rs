@@ -11,11 +11,25 @@ use verbs_sys::*;
 use crate::device::{self, Context};
 use crate::errno::{Errno, Result, input, pointer, status};
 use crate::handle;
-use crate::indirect::Umr;
 use crate::pd::Pd;
 use crate::post;
 use crate::qp::{self, Extras, Qp};
 use crate::segments::segments;
+use crate::umr::Umr;
+
+/// What may be named in regions whose pages may be absent, as BlueField-3's driver reports it.
+fn on_demand_paging() -> ibv_odp_caps {
+    let rc = IBV_ODP_SUPPORT_SEND
+        | IBV_ODP_SUPPORT_RECV
+        | IBV_ODP_SUPPORT_WRITE
+        | IBV_ODP_SUPPORT_READ
+        | IBV_ODP_SUPPORT_ATOMIC
+        | IBV_ODP_SUPPORT_SRQ_RECV;
+    let mut caps = ibv_odp_caps { general_caps: IBV_ODP_SUPPORT.into(), ..Default::default() };
+    caps.per_transport_caps.rc_odp_caps = rc;
+    caps.per_transport_caps.ud_odp_caps = IBV_ODP_SUPPORT_SEND;
+    caps
+}
 
 /// Rate of the clock that time stamps are of: they count nanoseconds.
 const CLOCK_KHZ: u64 = 1_000_000;
@@ -39,8 +53,10 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         let phys_port_cnt_ex = orig_attr.phys_port_cnt.into();
         let answer = ibv_device_attr_ex {
             orig_attr,
+            odp_caps: on_demand_paging(),
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: CLOCK_KHZ,
+            max_dm_size: device::MAX_DM_BYTES,
             phys_port_cnt_ex,
             ..Default::default()
         };
@@ -64,7 +80,7 @@ const RELIABLE: u32 = IBV_QP_EX_WITH_RDMA_READ
 
 fn operations(qp_type: ibv_qp_type) -> u64 {
     u64::from(match qp_type {
-        IBV_QPT_RC => SEND | WRITE | RELIABLE | IBV_QP_EX_WITH_LOCAL_INV,
+        IBV_QPT_RC => SEND | WRITE | RELIABLE | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW,
         IBV_QPT_UC => SEND | WRITE | IBV_QP_EX_WITH_LOCAL_INV,
         _ => SEND,
     })
@@ -262,8 +278,12 @@ pub(crate) fn refuse(call: &'static str, qp: *mut ibv_qp_ex, reason: &str) {
     with_batch(call, qp, |_, _| Err(Errno::unsupported(format!("{call}: {reason}"))));
 }
 
-unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, _: *mut ibv_mw, _: u32, _: *const ibv_mw_bind_info) {
-    refuse("ibv_wr_bind_mw", qp, "memory windows are not emulated");
+unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
+    // SAFETY: null, or initialised as the manual page asks.
+    let bind_info = unsafe { info.as_ref() }.copied().unwrap_or_default();
+    add("ibv_wr_bind_mw", qp, (IBV_QP_EX_WITH_BIND_MW, IBV_WR_BIND_MW), |work| {
+        work.__bindgen_anon_2.bind_mw = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw, rkey, bind_info }
+    });
 }
 
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u16) {

@@ -18,9 +18,7 @@ use crate::machine::begin_command;
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::segments::segments;
-
-/// Entries come in groups of so many.
-const GROUP: usize = 4;
+use crate::umr::{GROUP, Umr};
 
 /// A key over other keys.
 pub(crate) struct Mkey {
@@ -158,42 +156,6 @@ unsafe extern "C" fn wr_mr_interleaved(
     extended::refuse("mlx5dv_wr_mr_interleaved", Qp::around(direct), reason);
 }
 
-/// What a UMR work request says behind its control segment.
-pub(crate) struct Umr {
-    pub(crate) key: u32,
-    pub(crate) body: Vec<u8>,
-}
-
-/// UMR control segment: the list follows, and these fields of the key change: length, rights, and whether it is free.
-fn umr(key: u32, access: Access, list: &[ibv_sge]) -> Umr {
-    const INLINE: u8 = 1 << 7;
-    const MASK: u64 = 1 << 0 | 0b1111 << 18 | 1 << 29;
-    let octowords = list.len().next_multiple_of(GROUP);
-    let len: u64 = list.iter().map(|entry| u64::from(entry.length)).sum();
-    let mut body = vec![0; 48 + 64 + 16 * octowords];
-    let (control, rest) = body.split_at_mut(48);
-    control[0] = INLINE;
-    control[4..6].copy_from_slice(&(octowords as u16).to_be_bytes());
-    control[8..16].copy_from_slice(&MASK.to_be_bytes());
-    let (context, entries) = rest.split_at_mut(64);
-    for (right, bit) in [
-        (Access::LOCAL_WRITE, 1 << 3),
-        (Access::REMOTE_READ, 1 << 4),
-        (Access::REMOTE_WRITE, 1 << 5),
-        (Access::REMOTE_ATOMIC, 1 << 6),
-    ] {
-        context[2] |= if access.contains(right) { bit } else { 0 };
-    }
-    context[4..8].copy_from_slice(&(0xFFFF_FF00 | key & 0xFF).to_be_bytes());
-    context[24..32].copy_from_slice(&len.to_be_bytes());
-    for (entry, out) in list.iter().zip(entries.chunks_exact_mut(16)) {
-        out[..4].copy_from_slice(&entry.length.to_be_bytes());
-        out[4..8].copy_from_slice(&entry.lkey.to_be_bytes());
-        out[8..].copy_from_slice(&entry.addr.to_be_bytes());
-    }
-    Umr { key, body }
-}
-
 /// Checks a list as the provider does, and makes the request.
 ///
 /// # Safety
@@ -225,7 +187,7 @@ unsafe fn request(qp: &Qp, flags: u32, mkey: *mut mlx5dv_mkey, access: u32, list
     }
     // SAFETY: as this function's.
     let list = unsafe { segments(list, c_int::from(count), limit) }?;
-    Ok(umr(mkey.key, access, list))
+    Ok(Umr::of_list(mkey.key, access, list))
 }
 
 unsafe extern "C" fn wr_mr_list(

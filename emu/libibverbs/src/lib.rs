@@ -26,6 +26,7 @@ mod devx_create;
 mod devx_query;
 mod devx_umem;
 mod direct;
+mod dm;
 pub mod errno;
 mod events;
 mod extended;
@@ -53,6 +54,8 @@ mod srq;
 mod steering;
 mod sysfs;
 pub mod umem;
+mod umr;
+mod window;
 
 use verbs_sys::VerbsApi;
 

@@ -11,7 +11,7 @@ use crate::errno::{Errno, input, pointer, status};
 use crate::failures::{self, Events};
 use crate::handle::{self, CStruct, Object};
 use crate::machine::{self, with_world};
-use crate::{channel, cq, cq_changes, extended, extended_cq, post, refused, srq};
+use crate::{channel, cq, cq_changes, dm, extended, extended_cq, pd, post, refused, srq, window};
 
 extern "C" fn report_races() {
     emu_bridge::report_races();
@@ -51,6 +51,13 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         public.create_qp_ex = Some(extended::create_qp_ex);
         public.create_srq_ex = Some(srq::create_srq_ex);
         public.get_srq_num = Some(srq::get_srq_num);
+        public.advise_mr = Some(pd::advise_mr);
+        public.alloc_td = Some(pd::alloc_td);
+        public.dealloc_td = Some(pd::dealloc_td);
+        public.alloc_parent_domain = Some(pd::alloc_parent_domain);
+        public.alloc_dm = Some(dm::alloc_dm);
+        public.free_dm = Some(dm::free_dm);
+        public.reg_dm_mr = Some(pd::reg_dm_mr);
         public.modify_cq = Some(cq_changes::modify_cq);
         public.query_rt_values = Some(extended_cq::query_rt_values);
         public.create_cq_ex = Some(extended_cq::create_cq_ex);
@@ -62,6 +69,9 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         context.ops.req_notify_cq = Some(cq::req_notify_cq);
         context.ops.post_send = Some(post::post_send);
         context.ops.post_recv = Some(post::post_recv);
+        context.ops.alloc_mw = Some(window::alloc_mw);
+        context.ops.bind_mw = Some(post::bind_mw);
+        context.ops.dealloc_mw = Some(window::dealloc_mw);
         context.ops.post_srq_recv = Some(srq::post_srq_recv);
         context.ops._compat_query_device = Some(device::ibv_query_device);
         context.ops._compat_query_port = Some(device::ibv_query_port);

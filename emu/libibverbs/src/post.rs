@@ -7,11 +7,12 @@ use verbs_sys::*;
 
 use crate::address::Ah;
 use crate::card;
-use crate::errno::{Errno, Result, status};
+use crate::errno::{Errno, Result, input, status};
 use crate::handle;
-use crate::indirect::Umr;
-use crate::qp::{Qp, Rings};
+use crate::qp::{Qp, Rings, Send};
 use crate::segments::{BLOCK_BYTES, SEGMENT_BYTES, data_segment, receive_entry, segments};
+use crate::umr::Umr;
+use crate::window;
 
 /// Completion always; without it, on error only.
 const COMPLETE_ALWAYS: u8 = 2 << 2;
@@ -57,7 +58,6 @@ fn opcode(request: &ibv_send_wr, transport: Transport) -> Result<u8> {
         IBV_WR_ATOMIC_FETCH_AND_ADD if transport == Transport::Rc => wqe_opcode::ATOMIC_FA,
         IBV_WR_SEND_WITH_INV if transport == Transport::Rc => wqe_opcode::SEND_INVAL,
         IBV_WR_LOCAL_INV if transport != Transport::Ud => wqe_opcode::LOCAL_INVAL,
-        IBV_WR_BIND_MW => return Err(Errno::unsupported("memory windows are not emulated")),
         other => return Err(Errno::invalid(format!("work request opcode {other} on a {transport} queue pair"))),
     };
     Ok(opcode)
@@ -74,6 +74,13 @@ unsafe fn build(qp: &Qp, request: &ibv_send_wr, umr: Option<&Umr>, position: u32
         entry.control(qp, wqe_opcode::UMR, position, request.send_flags);
         entry.bytes[12..16].copy_from_slice(&umr.key.to_be_bytes());
         return Ok(entry);
+    }
+    if request.opcode == IBV_WR_BIND_MW && qp.transport != Transport::Ud {
+        // SAFETY: the request has this member of the union.
+        let bind = unsafe { request.__bindgen_anon_2.bind_mw };
+        let umr = window::request(qp.number, bind.mw, bind.rkey, &bind.bind_info)?;
+        // SAFETY: as this function's.
+        return unsafe { build(qp, request, Some(&umr), position) };
     }
     let opcode = opcode(request, qp.transport)?;
     // SAFETY: the caller vouches for the list.
@@ -175,7 +182,7 @@ unsafe fn post_one(
         qp.buffer.write(qp.shape.send_offset + block as usize * BLOCK_BYTES, chunk);
     }
     let first = (rings.send_head & (ring_blocks - 1)) as usize;
-    rings.sends[first] = (request.wr_id, blocks);
+    rings.sends[first] = Send { id: request.wr_id, blocks, binds_window: request.opcode == IBV_WR_BIND_MW };
     rings.send_head = rings.send_head.wrapping_add(blocks);
     posted.entries += 1;
     posted.pushable = request.send_flags & IBV_SEND_INLINE != 0 && entry.bytes.len() <= PUSHED_BYTES;
@@ -317,4 +324,28 @@ pub(crate) unsafe extern "C" fn post_recv(
         unsafe { bad_wr.write(next) };
     }
     result
+}
+
+/// Binds a window of type 1, under its next key, which the window has at once; with no bytes it is invalid afterwards.
+pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, mw_bind: *mut ibv_mw_bind) -> c_int {
+    status("ibv_bind_mw", || {
+        // SAFETY: null, or initialised as the manual page asks.
+        let bind = unsafe { input(mw_bind, "mw_bind") }?;
+        let (rkey, shown) = window::next_key(mw)?;
+        let mut work = ibv_send_wr {
+            wr_id: bind.wr_id,
+            send_flags: bind.send_flags,
+            opcode: IBV_WR_BIND_MW,
+            ..Default::default()
+        };
+        work.__bindgen_anon_2.bind_mw = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw, rkey, bind_info: bind.bind_info };
+        let mut bad = core::ptr::null_mut();
+        // SAFETY: the request lies here, and names nothing else.
+        match unsafe { post_send(qp, &raw mut work, &raw mut bad) } {
+            // SAFETY: it lives as long as the window, which the program must not destroy meanwhile.
+            0 => unsafe { shown.write(rkey) },
+            errno => return Err(Errno::new(errno, "the request could not be posted")),
+        }
+        Ok(())
+    })
 }

@@ -29,6 +29,9 @@ pub(crate) const MAX_INLINE_BYTES: u32 = 512;
 /// Deepest ring: entries of a receive ring, or 64-byte blocks of a send ring.
 const MAX_DEPTH: u32 = 1 << 15;
 
+/// Blocks of a request that binds a memory window.
+const WINDOW_BLOCKS: u32 = 3;
+
 /// The structures behind a queue pair's address: that of the extended interface, and that of direct verbs.
 #[repr(C)]
 struct Interface {
@@ -74,13 +77,22 @@ pub(crate) struct Shape {
     pub(crate) record_offset: usize,
 }
 
+/// A send that was posted.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Send {
+    /// Its request id.
+    pub(crate) id: u64,
+    pub(crate) blocks: u32,
+    pub(crate) binds_window: bool,
+}
+
 /// Where the software is in its rings.
 pub(crate) struct Rings {
     /// Blocks posted and retired, modulo 2^32.
     pub(crate) send_head: u32,
     pub(crate) send_tail: u32,
-    /// Per block: request id of the entry that starts there, and its blocks.
-    pub(crate) sends: Vec<(u64, u32)>,
+    /// Per block: the entry that starts there.
+    pub(crate) sends: Vec<Send>,
     pub(crate) receive_head: u32,
     pub(crate) receive_tail: u32,
     pub(crate) receives: Vec<u64>,
@@ -144,15 +156,15 @@ impl Qp {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The request id of the send whose entry starts at block `counter`; it and all before it are done.
-    pub(crate) fn retire_send(&self, counter: u16) -> u64 {
+    /// The send whose entry starts at block `counter`; it and all before it are done.
+    pub(crate) fn retire_send(&self, counter: u16) -> Send {
         let mut rings = self.lock();
         let mask = rings.sends.len().wrapping_sub(1);
-        let Some(&(id, blocks)) = rings.sends.get(usize::from(counter) & mask) else { return 0 };
+        let Some(&send) = rings.sends.get(usize::from(counter) & mask) else { return Send::default() };
         // The tail is behind by less than the ring, which has at most 2^15 blocks: 16 bits determine where it goes.
         let ahead = counter.wrapping_sub(rings.send_tail as u16);
-        rings.send_tail = rings.send_tail.wrapping_add(u32::from(ahead) + blocks);
-        id
+        rings.send_tail = rings.send_tail.wrapping_add(u32::from(ahead) + send.blocks);
+        send
     }
 
     /// The request id of the receive at `counter`.
@@ -218,7 +230,9 @@ impl Shape {
         // A list of keys takes the room of inline data, in whole blocks behind two others.
         let list = if mr_lists { 2 * BLOCK_BYTES + inline.next_multiple_of(BLOCK_BYTES) } else { 0 };
         let blocks = (head + gather.max(inline)).max(list).div_ceil(BLOCK_BYTES) as u32;
-        let log_blocks = (cap.max_send_wr > 0).then(|| log2_at_least(cap.max_send_wr * blocks));
+        // A binding of a memory window fits into an empty ring.
+        let least = if transport == Transport::Ud { 1 } else { WINDOW_BLOCKS };
+        let log_blocks = (cap.max_send_wr > 0).then(|| log2_at_least((cap.max_send_wr * blocks).max(least)));
         if log_blocks.is_some_and(|log| 1 << log > MAX_DEPTH) {
             return Err(Errno::invalid(format!(
                 "{} sends of {blocks} blocks each: a send ring has at most {MAX_DEPTH} blocks",
@@ -334,7 +348,7 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
     let rings = Rings {
         send_head: 0,
         send_tail: 0,
-        sends: vec![(0, 0); shape.log_blocks.map_or(0, |log| 1 << log)],
+        sends: vec![Send::default(); shape.log_blocks.map_or(0, |log| 1 << log)],
         receive_head: 0,
         receive_tail: 0,
         receives: vec![0; shape.log_receives.map_or(0, |log| 1 << log)],

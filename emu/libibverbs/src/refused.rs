@@ -39,11 +39,6 @@ macro_rules! nothing {
 
 // ---- verbs
 
-status! {
-    "memory regions keep their range; register another one":
-    ibv_rereg_mr
-}
-
 pointer! {
     "objects of another process are not emulated":
     ibv_import_device, ibv_import_dm, ibv_import_mr, ibv_import_pd
@@ -77,26 +72,11 @@ macro_rules! slot {
     }};
 }
 
-const WINDOWS: &str = "memory windows are not emulated";
 const XRC: &str = "extended reliable connections (XRC) are not emulated";
-const DEVICE_MEMORY: &str = "memory on the card is not emulated";
 const COUNTERS: &str = "counters of flows are not emulated";
 const STEERING: &str =
     "this part of steering is not emulated: tables, matchers and rules to a TIR, a table, the port or nowhere are";
 const RAW_QUEUES: &str = "work queues of raw packets are not emulated";
-const THREAD_DOMAINS: &str = "thread domains are not emulated: every object may be used by every thread";
-
-unsafe extern "C" fn alloc_mw(_: *mut ibv_pd, _: c_int) -> *mut ibv_mw {
-    errno::pointer("ibv_alloc_mw", || Err(Errno::unsupported(WINDOWS)))
-}
-
-unsafe extern "C" fn bind_mw(_: *mut ibv_qp, _: *mut ibv_mw, _: *mut ibv_mw_bind) -> c_int {
-    errno::status("ibv_bind_mw", || Err(Errno::unsupported(WINDOWS)))
-}
-
-unsafe extern "C" fn dealloc_mw(_: *mut ibv_mw) -> c_int {
-    errno::status("ibv_dealloc_mw", || Err(Errno::unsupported(WINDOWS)))
-}
 
 unsafe extern "C" fn open_qp(_: *mut ibv_context, _: *mut ibv_qp_open_attr) -> *mut ibv_qp {
     errno::pointer("ibv_open_qp", || Err(Errno::unsupported(XRC)))
@@ -113,26 +93,15 @@ unsafe extern "C" fn close_xrcd(_: *mut ibv_xrcd) -> c_int {
 /// Fills the slots of operations that are not emulated. rdma-core itself leaves those empty that have a place holder's
 /// name.
 pub(crate) fn fill(table: &mut verbs_context) {
-    let ops = &mut table.context.ops;
-    ops.alloc_mw = Some(alloc_mw);
-    ops.bind_mw = Some(bind_mw);
-    ops.dealloc_mw = Some(dealloc_mw);
-    table.advise_mr = slot!(status "ibv_advise_mr" "memory is registered whole: there is nothing to fetch ahead");
     table.alloc_null_mr = slot!(pointer "ibv_alloc_null_mr" "memory regions without memory are not emulated");
     table.read_counters = slot!(status "ibv_read_counters" COUNTERS);
     table.attach_counters_point_flow = slot!(status "ibv_attach_counters_point_flow" COUNTERS);
     table.create_counters = slot!(pointer "ibv_create_counters" COUNTERS);
     table.destroy_counters = slot!(status "ibv_destroy_counters" COUNTERS);
-    table.reg_dm_mr = slot!(pointer "ibv_reg_dm_mr" DEVICE_MEMORY);
-    table.alloc_dm = slot!(pointer "ibv_alloc_dm" DEVICE_MEMORY);
-    table.free_dm = slot!(status "ibv_free_dm" DEVICE_MEMORY);
     table.modify_flow_action_esp = slot!(status "ibv_modify_flow_action_esp" STEERING);
     table.destroy_flow_action = slot!(status "ibv_destroy_flow_action" STEERING);
     table.create_flow_action_esp = slot!(pointer "ibv_create_flow_action_esp" STEERING);
     table.modify_qp_rate_limit = slot!(status "ibv_modify_qp_rate_limit" "pacing of queue pairs is not emulated");
-    table.alloc_parent_domain = slot!(pointer "ibv_alloc_parent_domain" THREAD_DOMAINS);
-    table.dealloc_td = slot!(status "ibv_dealloc_td" THREAD_DOMAINS);
-    table.alloc_td = slot!(pointer "ibv_alloc_td" THREAD_DOMAINS);
     table.post_srq_ops = slot!(status "ibv_post_srq_ops" "shared receive queues do not match tags");
     table.destroy_rwq_ind_table = slot!(status "ibv_destroy_rwq_ind_table" RAW_QUEUES);
     table.create_rwq_ind_table = slot!(pointer "ibv_create_rwq_ind_table" RAW_QUEUES);

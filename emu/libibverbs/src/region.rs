@@ -35,6 +35,7 @@ pub struct Region {
     pub key: u32,
     addr: u64,
     len: u64,
+    on_demand: bool,
 }
 
 impl Region {
@@ -43,13 +44,51 @@ impl Region {
     /// # Errors
     /// It is not the program's, or the card refuses it.
     pub fn register(id: FunctionId, pd: u32, addr: u64, len: u64, access: Access) -> Result<Self> {
+        Self::register_at(id, pd, (addr, len), addr, (access, false))
+    }
+
+    /// The same, with another address of the first byte under the key, and memory that may be absent (`on_demand`): an
+    /// access to a page that is not there fails.
+    ///
+    /// # Errors
+    /// As [`Region::register`].
+    pub fn register_at(
+        id: FunctionId,
+        pd: u32,
+        (addr, len): (u64, u64),
+        iova: u64,
+        (access, on_demand): (Access, bool),
+    ) -> Result<Self> {
         if addr == 0 || len == 0 || addr.checked_add(len).is_none() {
             return Err(Errno::invalid(format!("{len} bytes at {addr:#x} cannot be registered")));
         }
-        pinned::check(addr, len, access.contains(Access::LOCAL_WRITE))?;
+        if !on_demand {
+            pinned::check(addr, len, access.contains(Access::LOCAL_WRITE))?;
+        }
         begin_command(id)?;
-        let key = card::call(id, Request::RegisterRegion { pd, addr, len, access })?.number()?;
-        Ok(Self { id, key, addr, len })
+        let key = card::call(id, Request::RegisterRegion { pd, addr, len, access, iova, on_demand })?.number()?;
+        Ok(Self { id, key, addr, len, on_demand })
+    }
+
+    /// Its range: address and bytes.
+    pub(crate) fn range(&self) -> (u64, u64) {
+        (self.addr, self.len)
+    }
+
+    /// Gives the key another range, domain and rights.
+    ///
+    /// # Errors
+    /// As [`Region::register`]; windows are bound to it. Then nothing has changed.
+    pub(crate) fn change(&mut self, pd: u32, (addr, len): (u64, u64), access: Access) -> Result<()> {
+        if self.on_demand {
+            return Err(Errno::unsupported("a region of pages on demand keeps what it has: register another one"));
+        }
+        pinned::check(addr, len, access.contains(Access::LOCAL_WRITE))?;
+        begin_command(self.id)?;
+        let old = self.range();
+        card::done(self.id, Request::ChangeRegion { key: self.key, pd, addr, len, access, old })?;
+        (self.addr, self.len) = (addr, len);
+        Ok(())
     }
 
     /// Takes the memory from the card.
@@ -58,6 +97,9 @@ impl Region {
     /// There is no machine any more.
     pub fn deregister(&self) -> Result<()> {
         begin_command(self.id)?;
-        card::done(self.id, Request::DeregisterRegion { key: self.key, addr: self.addr, len: self.len })
+        card::done(
+            self.id,
+            Request::DeregisterRegion { key: self.key, addr: self.addr, len: self.len, on_demand: self.on_demand },
+        )
     }
 }

@@ -171,8 +171,8 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 /// Makes a shared receive queue, without publishing it.
 fn create(pd: Arc<Pd>, srq_context: *mut core::ffi::c_void, attr: &mut ibv_srq_attr) -> Result<Arc<Srq>> {
     for (name, value, limit) in [("max_wr", attr.max_wr, MAX_SHARED_RECEIVES), ("max_sge", attr.max_sge, MAX_SGE)] {
-        if value == 0 || value > limit {
-            return Err(Errno::invalid(format!("{name} is {value}: 1 to {limit} are possible")));
+        if value > limit {
+            return Err(Errno::invalid(format!("{name} is {value}, but may be at most {limit}")));
         }
     }
     let depth = (attr.max_wr + 1).next_power_of_two();

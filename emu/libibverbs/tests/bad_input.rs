@@ -216,7 +216,9 @@ fn attributes_out_of_range_are_refused() {
         assert!((api.ibv_reg_mr)(host.pd, null_mut(), 1, 0).is_null());
         assert!((api.ibv_reg_mr)(host.pd, pointer, usize::MAX, 0).is_null());
         assert!((api.ibv_reg_mr)(host.pd, pointer, 1, IBV_ACCESS_REMOTE_WRITE as i32).is_null());
-        assert!((api.ibv_reg_mr)(host.pd, pointer, 1, IBV_ACCESS_ON_DEMAND as i32).is_null());
+        assert!((api.ibv_reg_mr)(host.pd, pointer, 1, 1 << 12).is_null());
+        let everything = (api.ibv_reg_mr)(host.pd, null_mut(), usize::MAX, IBV_ACCESS_ON_DEMAND as i32);
+        assert!(everything.is_null());
         let mut port = ibv_port_attr::default();
         assert_eq!(inline::query_port(api, host.context, 2, &mut port), libc::EINVAL);
         assert_eq!(inline::query_port(api, host.context, 1, &mut port), 0);

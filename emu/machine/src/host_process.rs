@@ -111,6 +111,8 @@ impl HostProcess {
 pub(crate) struct HostProcesses {
     pub(crate) next: u32,
     pub(crate) by_number: BTreeMap<u32, HostProcess>,
+    /// The process of the machine itself, for pages that may be absent.
+    pub(crate) own: Option<u32>,
 }
 
 #[cfg(test)]

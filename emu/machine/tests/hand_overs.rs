@@ -33,7 +33,8 @@ fn with_entries(world: &mut World, process: u32) -> u32 {
     world.nic_call(0, |nic, fx| nic.modify_qp(0, qpn, &modify, fx)).unwrap().unwrap();
     let nic = &mut world.card(0).unwrap().nic;
     let pd = nic.query_qp(qpn).unwrap().attr.pd;
-    let heap = MkeyAttr { pd, space: Space::Dpa(process), start: RING, len: 16384, access: Access::LOCAL_WRITE };
+    let heap =
+        MkeyAttr { pd, space: Space::Dpa(process), start: RING, len: 16384, access: Access::LOCAL_WRITE, offset: 0 };
     let key = nic.create_mkey(heap).unwrap();
     let mut entries = Vec::new();
     for slot in 0..4 {
@@ -102,7 +103,7 @@ fn receives_posted_by_a_peers_write_belong_to_the_card() {
     let (here, mut there) = support::wire::pair(&mut world, Transport::Rc);
     let nic = &mut world.card(0).unwrap().nic;
     let pd = nic.query_qp(here.qpn).unwrap().attr.pd;
-    let all = MkeyAttr { pd, space: Space::Dpa(process), start: RING, len: 16384, access: Access::all() };
+    let all = MkeyAttr { pd, space: Space::Dpa(process), start: RING, len: 16384, access: Access::all(), offset: 0 };
     let key = nic.create_mkey(all).unwrap();
     there.source(&world, 0, &3_u32.to_be_bytes());
     there.write(&mut world, (RECORD, key), None, (0, 4));
@@ -121,7 +122,8 @@ fn writes_with_a_key_that_is_taken_back_are_reported_unless_their_queue_pair_is_
         let (here, mut there) = support::wire::pair(&mut world, Transport::Rc);
         let nic = &mut world.card(0).unwrap().nic;
         let pd = nic.query_qp(here.qpn).unwrap().attr.pd;
-        let slots = MkeyAttr { pd, space: Space::Dpa(process), start: SLOTS, len: 4096, access: Access::all() };
+        let slots =
+            MkeyAttr { pd, space: Space::Dpa(process), start: SLOTS, len: 4096, access: Access::all(), offset: 0 };
         let key = nic.create_mkey(slots).unwrap();
         there.write(&mut world, (SLOTS, key), None, (0, 64));
         rest(&mut world);
@@ -169,7 +171,14 @@ fn stores_through_a_window_into_posted_host_memory_are_reported() {
         assert_eq!((here.arrived(&world).len(), world.take_races()), (1, vec![]));
         let nic = &mut world.card(0).unwrap().nic;
         let pd = nic.alloc_pd().unwrap();
-        let attr = MkeyAttr { pd, space: Space::Host, start: here.buffer, len: 4 * SLOT, access: Access::LOCAL_WRITE };
+        let attr = MkeyAttr {
+            pd,
+            space: Space::Host,
+            start: here.buffer,
+            len: 4 * SLOT,
+            access: Access::LOCAL_WRITE,
+            offset: 0,
+        };
         let key = nic.create_mkey(attr).unwrap();
         let window = world.create_window(0, process, pd).unwrap();
         let mut through_window = |slot: u64| {

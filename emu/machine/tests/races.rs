@@ -40,7 +40,8 @@ fn a_source_overwritten_by_the_card_is_reported_with_both_entries() {
         let outbox = world.create_outbox(0, process).unwrap();
         let card = world.card(0).unwrap();
         let pd = card.nic.query_qp(qpn).unwrap().attr.pd;
-        let attr = MkeyAttr { pd, space: Space::Dpa(process), start: RING, len: 8192, access: Access::LOCAL_WRITE };
+        let attr =
+            MkeyAttr { pd, space: Space::Dpa(process), start: RING, len: 8192, access: Access::LOCAL_WRITE, offset: 0 };
         let key = card.nic.create_mkey(attr).unwrap();
         // A datagram: control segment, address vector, one data segment in the second block; no completion asked for.
         // Then a NOP that asks for one: its completion entry goes to the start of the completion ring.

@@ -20,6 +20,8 @@ bitflags::bitflags! {
         const REMOTE_READ = 4;
         /// A peer may do atomics.
         const REMOTE_ATOMIC = 8;
+        /// Memory windows may be bound to it.
+        const WINDOW_BIND = 16;
     }
 }
 
@@ -32,7 +34,7 @@ impl Serialize for Access {
 impl<'de> Deserialize<'de> for Access {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let bits = u32::deserialize(deserializer)?;
-        Self::from_bits(bits).ok_or_else(|| de::Error::custom(format_args!("rights {bits:#x}, but at most 0xf")))
+        Self::from_bits(bits).ok_or_else(|| de::Error::custom(format_args!("rights {bits:#x}, but at most 0x1f")))
     }
 }
 
@@ -43,12 +45,14 @@ pub struct MkeyAttr {
     pub pd: u32,
     /// The memory.
     pub space: Space,
-    /// First byte.
+    /// Address of the first byte under the key.
     pub start: u64,
     /// Bytes; `start + len` must not exceed 2^64.
     pub len: u64,
     /// Rights.
     pub access: Access,
+    /// How far the memory is behind the addresses of the key, modulo 2^64.
+    pub offset: u64,
 }
 
 /// Why a memory key does not allow an access.

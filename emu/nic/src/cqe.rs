@@ -32,6 +32,8 @@ pub mod syndrome {
     pub const LOCAL_PROTECTION: u8 = 0x04;
     /// Not executed: the queue pair is in the error state.
     pub const FLUSHED: u8 = 0x05;
+    /// A memory window cannot be bound so.
+    pub const WINDOW_BIND: u8 = 0x06;
     /// The answer of the peer was malformed.
     pub const BAD_RESPONSE: u8 = 0x10;
     /// The peer found the request malformed, or longer than its receive.

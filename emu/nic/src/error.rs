@@ -27,6 +27,14 @@ pub enum NicError {
         /// The key.
         key: u32,
     },
+    /// Memory windows are bound to the key's memory.
+    #[error("{windows} memory windows are bound to memory key {key:#x}: invalidate or deallocate them first")]
+    MkeyBound {
+        /// The key.
+        key: u32,
+        /// Windows.
+        windows: usize,
+    },
     /// A memory key over nothing, or past the end of the address space.
     #[error("a memory key cannot cover {len} bytes at {start:#x}: the range must be non-empty and end by 2^64")]
     MkeyRange {

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 pub(crate) use data::{Touched, read_ranges, write_ranges};
 pub(crate) use translate::Ranges;
 
-use crate::access::MkeyAttr;
-use crate::cqe::vendor;
+use crate::access::{Access, MkeyAttr};
+use crate::cqe::{syndrome, vendor};
 use crate::error::NicError;
 use crate::wqe::WqeFault;
 use crate::wqe::umr::{KlmEntry, Umr};
@@ -72,6 +72,16 @@ pub(crate) struct Keys {
     first_tag: u8,
     first_vhca: u16,
     vhcas: u16,
+    /// Keys that are memory windows.
+    windows: usize,
+}
+
+fn check_range(attr: &MkeyAttr) -> Result<(), NicError> {
+    // The end may be 2^64 itself, so the last byte is what must exist.
+    if attr.len == 0 || attr.start.checked_add(attr.len - 1).is_none() {
+        return Err(NicError::MkeyRange { start: attr.start, len: attr.len });
+    }
+    Ok(())
 }
 
 impl Keys {
@@ -85,6 +95,7 @@ impl Keys {
             first_tag,
             first_vhca,
             vhcas: 1,
+            windows: 0,
         }
     }
 
@@ -151,10 +162,7 @@ impl Keys {
     }
 
     pub(crate) fn create(&mut self, attr: MkeyAttr) -> Result<u32, NicError> {
-        // The end may be 2^64 itself, so the last byte is what must exist.
-        if attr.len == 0 || attr.start.checked_add(attr.len - 1).is_none() {
-            return Err(NicError::MkeyRange { start: attr.start, len: attr.len });
-        }
+        check_range(&attr)?;
         self.insert(Kind::Memory(attr))
     }
 
@@ -179,12 +187,14 @@ impl Keys {
 
     pub(crate) fn destroy(&mut self, key: u32) -> Result<(), NicError> {
         let index = self.index(key).ok_or(NicError::UnknownMkey { key })?;
+        self.check_unbound(key)?;
         let slot = &mut self.slots[index];
         slot.tag = slot.tag.wrapping_add(1);
         slot.life += 1;
         slot.shared = None;
         if let Some(kind) = slot.kind.take() {
             self.release_pd(kind.pd());
+            self.windows -= usize::from(matches!(&kind, Kind::Umr(umr) if umr.is_window));
         }
         self.free.push_back(index);
         Ok(())
@@ -211,11 +221,42 @@ impl Keys {
         }
     }
 
-    pub(crate) fn create_umr(&mut self, pd: u32, max_entries: u32) -> Result<u32, NicError> {
+    /// Gives a key of a range of memory another range, protection domain or rights.
+    pub(crate) fn change(&mut self, key: u32, attr: MkeyAttr) -> Result<(), NicError> {
+        let index = self.index(key).ok_or(NicError::UnknownMkey { key })?;
+        check_range(&attr)?;
+        let vhca = self.vhca(attr.pd)?;
+        let old = match &self.slots[index].kind {
+            Some(Kind::Memory(old)) if self.vhca(old.pd) == Ok(vhca) => old.pd,
+            _ => return Err(NicError::UnknownMkey { key }),
+        };
+        self.check_unbound(key)?;
+        self.use_pd(attr.pd)?;
+        self.release_pd(old);
+        self.slots[index].kind = Some(Kind::Memory(attr));
+        Ok(())
+    }
+
+    /// Windows that are bound to a region keep it.
+    fn check_unbound(&self, key: u32) -> Result<(), NicError> {
+        let bound = |slot: &&Slot| match &slot.kind {
+            Some(Kind::Umr(umr)) => umr.is_window && !umr.free && umr.entries.iter().any(|entry| entry.key == key),
+            _ => false,
+        };
+        // Most cards have no window.
+        match if self.windows == 0 { 0 } else { self.slots.iter().filter(bound).count() } {
+            0 => Ok(()),
+            windows => Err(NicError::MkeyBound { key, windows }),
+        }
+    }
+
+    pub(crate) fn create_umr(&mut self, pd: u32, max_entries: u32, is_window: bool) -> Result<u32, NicError> {
         if max_entries == 0 || max_entries > MAX_ENTRIES {
             return Err(NicError::UmrEntries { entries: max_entries, limit: MAX_ENTRIES });
         }
-        self.insert(Kind::Umr(UmrKey::new(pd, max_entries)))
+        let key = self.insert(Kind::Umr(UmrKey::new(pd, max_entries, is_window)))?;
+        self.windows += usize::from(is_window);
+        Ok(key)
     }
 
     /// The list that a UMR key is bound to; `None` if it is free, or not a UMR key.
@@ -229,10 +270,27 @@ impl Keys {
     /// Executes a UMR work request on the key that `key` names, by its index alone: the request may set the tag.
     pub(crate) fn bind(&mut self, key: u32, pd: u32, umr: &Umr) -> Result<(), WqeFault> {
         let index = self.index_of_any_tag(key).ok_or(WqeFault::operation(vendor::KEY_UNKNOWN))?;
+        self.check_binding(index, umr)?;
         let slot = &mut self.slots[index];
         let Some(Kind::Umr(bound)) = &mut slot.kind else { return Err(WqeFault::operation(vendor::KEY_RIGHTS)) };
         bound.bind(pd, umr)?;
         slot.tag = umr.tag.unwrap_or(slot.tag);
+        Ok(())
+    }
+
+    /// A window is bound to parts of regions of its protection domain that allow it, and that their own program may
+    /// write if peers may.
+    fn check_binding(&self, index: usize, umr: &Umr) -> Result<(), WqeFault> {
+        let (Some(Kind::Umr(window)), Some(entries)) = (&self.slots[index].kind, &umr.entries) else { return Ok(()) };
+        let changes = umr.granted.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let needed = Access::WINDOW_BIND | if changes { Access::LOCAL_WRITE } else { Access::empty() };
+        let allowed = |entry: &KlmEntry| {
+            self.attr(entry.key).is_some()
+                && self.translate(entry.key, window.pd, entry.addr, entry.len.into(), needed).is_ok()
+        };
+        if window.is_window && !entries.iter().all(allowed) {
+            return Err(WqeFault { syndrome: syndrome::WINDOW_BIND, vendor: vendor::KEY_RIGHTS });
+        }
         Ok(())
     }
 

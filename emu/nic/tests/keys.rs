@@ -279,7 +279,7 @@ fn alias(fixture: &mut Fixture) -> (u16, u32, u32) {
     let vhca = nic.create_vhca().unwrap();
     let pd = nic.alloc_pd_on(vhca).unwrap();
     let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-    let attr = MkeyAttr { pd, space: Space::Host, start: fixture.parts[0].0, len: 4096, access: rights };
+    let attr = MkeyAttr { pd, space: Space::Host, start: fixture.parts[0].0, len: 4096, access: rights, offset: 0 };
     let target = nic.create_mkey(attr).unwrap();
     nic.share_mkey(target, TOKEN).unwrap();
     let attr = AliasAttr { pd: fixture.b.qp.pd, target_vhca: vhca, target, token: TOKEN };
@@ -356,7 +356,7 @@ fn an_alias_does_not_outlive_its_key() {
     let nic = &mut world.nics[0];
     let (host, vhca) = (nic.vhca_id(), nic.create_vhca().unwrap());
     let (own, other) = (nic.alloc_pd().unwrap(), nic.alloc_pd_on(vhca).unwrap());
-    let attr = MkeyAttr { pd: own, space: Space::Host, start: 0x1000, len: 64, access: Access::all() };
+    let attr = MkeyAttr { pd: own, space: Space::Host, start: 0x1000, len: 64, access: Access::all(), offset: 0 };
     let target = nic.create_mkey(attr).unwrap();
     nic.share_mkey(target, TOKEN).unwrap();
     let alias = nic.create_alias_mkey(AliasAttr { pd: other, target_vhca: host, target, token: TOKEN }).unwrap();
@@ -494,4 +494,32 @@ fn keys_that_go_while_packets_are_under_way_end_in_errors() {
         seen.remove(&0);
         assert!(seen.is_empty(), "{opcode:#x} on node {node}: {seen:#x?}");
     }
+}
+
+#[test]
+fn a_key_may_begin_elsewhere_than_its_memory_and_become_another() {
+    let mut world = World::new();
+    let (mut a, b) = world.pair(&Setup::new(Transport::Rc));
+    let (source, lkey) = world.buffer(0, a.qp.pd, Space::Host, 64);
+    world.mem[0].set(Space::Host, source, &pattern(64, 3));
+    let memory = world.mem[1].alloc(Space::Host, 128);
+    let attr = MkeyAttr { pd: b.qp.pd, space: Space::Host, start: 0, len: 64, access: Access::all(), offset: memory };
+    let key = world.nics[1].create_mkey(attr).expect("memory key");
+    let write = |at: u64| Wqe::new(RDMA_WRITE).remote(at, key).data(source, 32, lkey);
+    world.post(&mut a.qp, &write(32));
+    world.run();
+    assert!(world.mem[1].get(Space::Host, memory + 32, 32) == pattern(64, 3)[..32]);
+    // The other half, by its own addresses.
+    let attr = MkeyAttr { start: memory + 64, offset: 0, ..attr };
+    world.nics[1].change_mkey(key, attr).expect("it is there");
+    world.post(&mut a.qp, &write(memory + 64));
+    world.run();
+    assert!(world.mem[1].get(Space::Host, memory + 64, 32) == pattern(64, 3)[..32]);
+    let unknown = world.nics[1].change_mkey(key ^ 1, attr);
+    assert_eq!(unknown, Err(NicError::UnknownMkey { key: key ^ 1 }));
+    assert_eq!(world.nics[1].change_mkey(key, MkeyAttr { pd: 99, ..attr }), Err(NicError::UnknownPd { pd: 99 }));
+    assert!(world.nics[1].change_mkey(key, MkeyAttr { len: 0, ..attr }).is_err());
+    world.post(&mut a.qp, &write(0));
+    world.run();
+    assert_eq!(world.poll_all(&mut a.scq).last().expect("an error").syndrome, syndrome::REMOTE_ACCESS);
 }

@@ -226,7 +226,7 @@ fn datagrams_need_the_right_qkey() {
 fn keys_and_domains_have_lives() {
     let mut nic = World::new().nics.into_iter().next().unwrap();
     let pd = nic.alloc_pd().unwrap();
-    let attr = MkeyAttr { pd, space: Space::Host, start: 0x1000, len: 0x1000, access: Access::REMOTE_READ };
+    let attr = MkeyAttr { pd, space: Space::Host, start: 0x1000, len: 0x1000, access: Access::REMOTE_READ, offset: 0 };
     assert_eq!(nic.create_mkey(MkeyAttr { pd: 99, ..attr }), Err(NicError::UnknownPd { pd: 99 }));
     assert_eq!(nic.create_mkey(MkeyAttr { len: 0, ..attr }), Err(NicError::MkeyRange { start: 0x1000, len: 0 }));
     let wraps = MkeyAttr { start: u64::MAX - 0xFFF, len: 0x1001, ..attr };

@@ -48,16 +48,6 @@ pub const IBV_SYSFS_NAME_MAX: _bindgen_ty_11 = 64;
 pub const IBV_SYSFS_PATH_MAX: _bindgen_ty_11 = 256;
 pub type _bindgen_ty_11 = ::core::ffi::c_uint;
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_mw {
-    _unused: [u8; 0],
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_mw_bind {
-    _unused: [u8; 0],
-}
-#[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct _ibv_device_ops {
     pub _dummy1: ::core::option::Option<
@@ -214,6 +204,9 @@ impl Default for ibv_pd {
         }
     }
 }
+pub const IBV_DEVICE_MEM_WINDOW: ibv_device_cap_flags = 131072;
+pub const IBV_DEVICE_MEM_WINDOW_TYPE_2B: ibv_device_cap_flags = 16777216;
+pub type ibv_device_cap_flags = ::core::ffi::c_uint;
 pub const IBV_ACCESS_LOCAL_WRITE: ibv_access_flags = 1;
 pub const IBV_ACCESS_REMOTE_WRITE: ibv_access_flags = 2;
 pub const IBV_ACCESS_REMOTE_READ: ibv_access_flags = 4;
@@ -282,6 +275,108 @@ impl Default for ibv_ah_attr {
         }
     }
 }
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_td_init_attr {
+    pub comp_mask: u32,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_td {
+    pub context: *mut ibv_context,
+}
+impl Default for ibv_td {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: ibv_parent_domain_init_attr_mask = 1;
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: ibv_parent_domain_init_attr_mask = 2;
+pub type ibv_parent_domain_init_attr_mask = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_parent_domain_init_attr {
+    pub pd: *mut ibv_pd,
+    pub td: *mut ibv_td,
+    pub comp_mask: u32,
+    pub alloc: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            pd_context: *mut ::core::ffi::c_void,
+            size: usize,
+            alignment: usize,
+            resource_type: u64,
+        ) -> *mut ::core::ffi::c_void,
+    >,
+    pub free: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            pd_context: *mut ::core::ffi::c_void,
+            ptr: *mut ::core::ffi::c_void,
+            resource_type: u64,
+        ),
+    >,
+    pub pd_context: *mut ::core::ffi::c_void,
+}
+impl Default for ibv_parent_domain_init_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_alloc_dm_attr {
+    pub length: usize,
+    pub log_align_req: u32,
+    pub comp_mask: u32,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_dm {
+    pub context: *mut ibv_context,
+    pub memcpy_to_dm: ::core::option::Option<
+        unsafe extern "C" fn(
+            dm: *mut ibv_dm,
+            dm_offset: u64,
+            host_addr: *const ::core::ffi::c_void,
+            length: usize,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub memcpy_from_dm: ::core::option::Option<
+        unsafe extern "C" fn(
+            host_addr: *mut ::core::ffi::c_void,
+            dm: *mut ibv_dm,
+            dm_offset: u64,
+            length: usize,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub comp_mask: u32,
+    pub handle: u32,
+}
+impl Default for ibv_dm {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub const IBV_REREG_MR_CHANGE_TRANSLATION: ibv_rereg_mr_flags = 1;
+pub const IBV_REREG_MR_CHANGE_PD: ibv_rereg_mr_flags = 2;
+pub const IBV_REREG_MR_CHANGE_ACCESS: ibv_rereg_mr_flags = 4;
+pub type ibv_rereg_mr_flags = ::core::ffi::c_uint;
+pub const IBV_REREG_MR_ERR_INPUT: ibv_rereg_mr_err_code = -1;
+pub const IBV_REREG_MR_ERR_CMD: ibv_rereg_mr_err_code = -4;
+pub type ibv_rereg_mr_err_code = ::core::ffi::c_int;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_ah {
@@ -809,16 +904,40 @@ impl Default for ibv_qp {
         }
     }
 }
+pub const IBV_ODP_SUPPORT_SEND: ibv_odp_transport_cap_bits = 1;
+pub const IBV_ODP_SUPPORT_RECV: ibv_odp_transport_cap_bits = 2;
+pub const IBV_ODP_SUPPORT_WRITE: ibv_odp_transport_cap_bits = 4;
+pub const IBV_ODP_SUPPORT_READ: ibv_odp_transport_cap_bits = 8;
+pub const IBV_ODP_SUPPORT_ATOMIC: ibv_odp_transport_cap_bits = 16;
+pub const IBV_ODP_SUPPORT_SRQ_RECV: ibv_odp_transport_cap_bits = 32;
+pub type ibv_odp_transport_cap_bits = ::core::ffi::c_uint;
+pub const IBV_ODP_SUPPORT: ibv_odp_general_caps = 1;
+pub const IBV_ODP_SUPPORT_IMPLICIT: ibv_odp_general_caps = 2;
+pub type ibv_odp_general_caps = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_odp_caps {
+    pub general_caps: u64,
+    pub per_transport_caps: ibv_odp_caps__bindgen_ty_1,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_odp_caps__bindgen_ty_1 {
+    pub rc_odp_caps: u32,
+    pub uc_odp_caps: u32,
+    pub ud_odp_caps: u32,
+}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_device_attr_ex {
     pub orig_attr: ibv_device_attr,
     pub comp_mask: u32,
-    pub _reserved_0: [u64; 3usize],
+    pub odp_caps: ibv_odp_caps,
     pub completion_timestamp_mask: u64,
     pub hca_core_clock: u64,
     pub device_cap_flags_ex: u64,
-    pub _reserved_1: [u64; 12usize],
+    pub _reserved_1: [u64; 11usize],
+    pub max_dm_size: u64,
     pub pci_atomic_caps: [u16; 3usize],
     pub _reserved_2: u32,
     pub phys_port_cnt_ex: u32,
@@ -878,6 +997,7 @@ pub const IBV_QP_EX_WITH_RDMA_READ: ibv_qp_create_send_ops_flags = 16;
 pub const IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP: ibv_qp_create_send_ops_flags = 32;
 pub const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: ibv_qp_create_send_ops_flags = 64;
 pub const IBV_QP_EX_WITH_LOCAL_INV: ibv_qp_create_send_ops_flags = 128;
+pub const IBV_QP_EX_WITH_BIND_MW: ibv_qp_create_send_ops_flags = 256;
 pub const IBV_QP_EX_WITH_SEND_WITH_INV: ibv_qp_create_send_ops_flags = 512;
 pub type ibv_qp_create_send_ops_flags = ::core::ffi::c_uint;
 #[repr(C)]
@@ -1002,6 +1122,27 @@ pub struct ibv_sge {
     pub length: u32,
     pub lkey: u32,
 }
+pub const IBV_MW_TYPE_1: ibv_mw_type = 1;
+pub const IBV_MW_TYPE_2: ibv_mw_type = 2;
+pub type ibv_mw_type = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_mw {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub rkey: u32,
+    pub handle: u32,
+    pub type_: ibv_mw_type,
+}
+impl Default for ibv_mw {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_mw_bind_info {
@@ -1011,6 +1152,22 @@ pub struct ibv_mw_bind_info {
     pub mw_access_flags: ::core::ffi::c_uint,
 }
 impl Default for ibv_mw_bind_info {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ibv_mw_bind {
+    pub wr_id: u64,
+    pub send_flags: ::core::ffi::c_uint,
+    pub bind_info: ibv_mw_bind_info,
+}
+impl Default for ibv_mw_bind {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
         unsafe {
@@ -1259,6 +1416,12 @@ impl Default for ibv_async_event {
         }
     }
 }
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH: ibv_advise_mr_advice = 0;
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE: ibv_advise_mr_advice = 1;
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: ibv_advise_mr_advice = 2;
+pub type ibv_advise_mr_advice = ::core::ffi::c_uint;
+pub const IBV_ADVISE_MR_FLAG_FLUSH: ibv_advise_mr_flag = 1;
+pub type ibv_advise_mr_flag = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ibv_context_ops {
@@ -1273,8 +1436,7 @@ pub struct ibv_context_ops {
         ) -> ::core::ffi::c_int,
     >,
     pub _reserved_control_0: [::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>; 5usize],
-    pub alloc_mw:
-        ::core::option::Option<unsafe extern "C" fn(pd: *mut ibv_pd, type_: ::core::ffi::c_int) -> *mut ibv_mw>,
+    pub alloc_mw: ::core::option::Option<unsafe extern "C" fn(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw>,
     pub bind_mw: ::core::option::Option<
         unsafe extern "C" fn(qp: *mut ibv_qp, mw: *mut ibv_mw, mw_bind: *mut ibv_mw_bind) -> ::core::ffi::c_int,
     >,
@@ -1340,22 +1502,44 @@ pub struct verbs_context {
             port_attr_len: usize,
         ) -> ::core::ffi::c_int,
     >,
-    pub advise_mr: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub advise_mr: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            advice: ibv_advise_mr_advice,
+            flags: u32,
+            sg_list: *mut ibv_sge,
+            num_sges: u32,
+        ) -> ::core::ffi::c_int,
+    >,
     pub alloc_null_mr: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
     pub read_counters: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
     pub attach_counters_point_flow: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
     pub create_counters: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
     pub destroy_counters: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub reg_dm_mr: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub alloc_dm: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub free_dm: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub reg_dm_mr: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            dm: *mut ibv_dm,
+            dm_offset: u64,
+            length: usize,
+            access: ::core::ffi::c_uint,
+        ) -> *mut ibv_mr,
+    >,
+    pub alloc_dm: ::core::option::Option<
+        unsafe extern "C" fn(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm,
+    >,
+    pub free_dm: ::core::option::Option<unsafe extern "C" fn(dm: *mut ibv_dm) -> ::core::ffi::c_int>,
     pub modify_flow_action_esp: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
     pub destroy_flow_action: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
     pub create_flow_action_esp: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
     pub modify_qp_rate_limit: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub alloc_parent_domain: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub dealloc_td: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub alloc_td: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub alloc_parent_domain: ::core::option::Option<
+        unsafe extern "C" fn(context: *mut ibv_context, attr: *mut ibv_parent_domain_init_attr) -> *mut ibv_pd,
+    >,
+    pub dealloc_td: ::core::option::Option<unsafe extern "C" fn(td: *mut ibv_td) -> ::core::ffi::c_int>,
+    pub alloc_td: ::core::option::Option<
+        unsafe extern "C" fn(context: *mut ibv_context, init_attr: *mut ibv_td_init_attr) -> *mut ibv_td,
+    >,
     pub modify_cq: ::core::option::Option<
         unsafe extern "C" fn(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> ::core::ffi::c_int,
     >,
@@ -1546,11 +1730,6 @@ pub struct mlx5dv_dm {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_wq {
-    _unused: [u8; 0],
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_dm {
     _unused: [u8; 0],
 }
 #[repr(C)]

@@ -218,7 +218,7 @@ impl Fixture {
         };
         let qpn = nic.create_qp(attr).expect("a queue pair");
         let access = Access::all();
-        let attr = MkeyAttr { pd, space: Space::Host, start: SOURCE, len: 0x8000, access };
+        let attr = MkeyAttr { pd, space: Space::Host, start: SOURCE, len: 0x8000, access, offset: 0 };
         let key = nic.create_mkey(attr).expect("a memory key");
         let modify = QpModify {
             access: Some(access),

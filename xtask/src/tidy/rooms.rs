@@ -82,6 +82,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "prm",
             "umem",
             "segments",
+            "umr",
             // Commands of mailboxes are requests to the card.
             "card devx_alias devx_create devx_query",
             "memory",
@@ -91,7 +92,9 @@ const ROOMS: &[(&str, &[&str])] = &[
             "sysfs",
             "steering",
             "devx",
+            "dm",
             "pd",
+            "window",
             "devx_umem",
             "address",
             "srq",

@@ -48,6 +48,28 @@ impl Caller<'_> {
         self.other.as_ref().map_or(self.id.function.space(), |(number, _)| Space::HostProcess(*number))
     }
 
+    /// Where its pages lie that may be absent. Those of another process are reached so in any case.
+    pub(crate) fn pages(&self, world: &mut World) -> Space {
+        match &self.other {
+            None if self.id.function.space() == Space::Host => Space::HostProcess(world.own_pages()),
+            _ => self.space(),
+        }
+    }
+
+    pub(crate) fn register_pages(&self, world: &mut World, addr: u64, len: u64) -> Result<()> {
+        match self.pages(world) {
+            Space::HostProcess(number) => process(world, number)?.register(addr, len),
+            _ => self.register(world, addr, len)?,
+        }
+        Ok(())
+    }
+
+    pub(crate) fn deregister_pages(&self, world: &mut World, addr: u64, len: u64) -> Result<()> {
+        let Space::HostProcess(number) = self.pages(world) else { return self.deregister(world, addr, len) };
+        let was_there = process(world, number)?.unregister(addr, len);
+        if was_there { Ok(()) } else { Err(Errno::invalid("the memory belongs to another machine")) }
+    }
+
     pub(crate) fn place(&self, addr: u64) -> QueueMemory {
         QueueMemory { space: self.space(), addr }
     }

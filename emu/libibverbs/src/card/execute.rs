@@ -37,21 +37,41 @@ pub(crate) fn execute(world: &mut World, caller: &mut Caller<'_>, request: Reque
             caller.gone(Class::Domain, pd);
             Answer::Done
         }
-        Request::RegisterRegion { pd, addr, len, access } => {
+        Request::RegisterRegion { pd, addr, len, access, iova, on_demand } => {
             check_range(addr, len)?;
             caller.check(Class::Domain, pd)?;
             caller.room(world)?;
-            let attr = MkeyAttr { pd, space: caller.space(), start: addr, len, access };
+            let space = if on_demand { caller.pages(world) } else { caller.space() };
+            let attr = MkeyAttr { pd, space, start: iova, len, access, offset: addr.wrapping_sub(iova) };
             let key = world.card(card)?.nic.create_mkey(attr)?;
-            caller.register(world, addr, len)?;
+            match on_demand {
+                true => caller.register_pages(world, addr, len)?,
+                false => caller.register(world, addr, len)?,
+            }
             Answer::Number(caller.made(Class::Key, key))
         }
-        Request::DeregisterRegion { key, addr, len } => {
+        Request::ChangeRegion { key, pd, addr, len, access, old } => {
+            check_range(addr, len)?;
+            caller.check(Class::Key, key)?;
+            caller.check(Class::Domain, pd)?;
+            caller.register(world, addr, len)?;
+            let attr = MkeyAttr { pd, space: caller.space(), start: addr, len, access, offset: 0 };
+            if let Err(refused) = world.card(card)?.nic.change_mkey(key, attr) {
+                caller.deregister(world, addr, len)?;
+                return Err(refused.into());
+            }
+            caller.deregister(world, old.0, old.1)?;
+            Answer::Done
+        }
+        Request::DeregisterRegion { key, addr, len, on_demand } => {
             caller.check(Class::Key, key)?;
             world.explain_key_end(card, key);
             world.card(card)?.nic.destroy_mkey(key)?;
             caller.gone(Class::Key, key);
-            caller.deregister(world, addr, len)?;
+            match on_demand {
+                true => caller.deregister_pages(world, addr, len)?,
+                false => caller.deregister(world, addr, len)?,
+            }
             Answer::Done
         }
         Request::RegisterMemory { addr, len } => {
@@ -186,6 +206,20 @@ pub(crate) fn execute(world: &mut World, caller: &mut Caller<'_>, request: Reque
             caller.room(world)?;
             let key = world.card(card)?.nic.create_umr_mkey(pd, max_entries)?;
             Answer::Number(caller.made(Class::Key, key))
+        }
+        Request::CreateWindow { pd } => {
+            caller.check(Class::Domain, pd)?;
+            caller.room(world)?;
+            let key = world.card(card)?.nic.create_window(pd)?;
+            Answer::Number(caller.made(Class::Key, key))
+        }
+        Request::DestroyWindow { key } => {
+            caller.check(Class::Key, key)?;
+            let nic = &mut world.card(card)?.nic;
+            // Bindings have changed the tag.
+            nic.destroy_mkey(nic.mkey_of_index(key >> 8).unwrap_or(key))?;
+            caller.gone(Class::Key, key);
+            Answer::Done
         }
         Request::DestroyUmrKey { key } => {
             caller.check(Class::Key, key)?;

@@ -27,11 +27,25 @@ pub(crate) enum Request {
         addr: u64,
         len: u64,
         access: Access,
+        /// Address of the first byte under the key.
+        iova: u64,
+        /// Pages may be absent: that they are there is found out at each access.
+        on_demand: bool,
+    },
+    /// A region with another range, domain or rights. The old range is not reached any more.
+    ChangeRegion {
+        key: u32,
+        pd: u32,
+        addr: u64,
+        len: u64,
+        access: Access,
+        old: (u64, u64),
     },
     DeregisterRegion {
         key: u32,
         addr: u64,
         len: u64,
+        on_demand: bool,
     },
     /// Memory of a queue.
     RegisterMemory {
@@ -116,6 +130,14 @@ pub(crate) enum Request {
     CreateUmrKey {
         pd: u32,
         max_entries: u32,
+    },
+    /// A memory window.
+    CreateWindow {
+        pd: u32,
+    },
+    /// The key is the first that it had.
+    DestroyWindow {
+        key: u32,
     },
     DestroyUmrKey {
         key: u32,

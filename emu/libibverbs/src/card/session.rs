@@ -108,7 +108,8 @@ impl Drop for Process {
                         left.and_then(|()| card.nic.destroy_qp(number))
                     }
                     Class::SharedReceives => card.nic.destroy_srq(number),
-                    Class::Key => card.nic.destroy_mkey(number),
+                    // A window's tag may have changed.
+                    Class::Key => card.nic.destroy_mkey(card.nic.mkey_of_index(number >> 8).unwrap_or(number)),
                     Class::CompletionQueue => card.nic.destroy_cq(number),
                     Class::Domain => card.nic.dealloc_pd(number),
                 };

@@ -21,6 +21,17 @@ impl World {
         number
     }
 
+    /// The number of the memory of this process itself, for ranges of which bytes may be absent: that they are there is
+    /// found out at each access, as of other processes (on-demand paging).
+    pub fn own_pages(&mut self) -> u32 {
+        if let Some(number) = self.host_processes.own {
+            return number;
+        }
+        let number = self.add_host_process(std::process::id().cast_signed(), None);
+        self.host_processes.own = Some(number);
+        number
+    }
+
     /// It does so no more: the cards do not reach its memory from now on.
     pub fn remove_host_process(&mut self, number: u32) {
         self.host_processes.by_number.remove(&number);
@@ -52,6 +63,6 @@ impl World {
     /// Other processes that use the cards.
     #[must_use]
     pub fn host_process_count(&self) -> usize {
-        self.host_processes.by_number.len()
+        self.host_processes.by_number.len() - usize::from(self.host_processes.own.is_some())
     }
 }

@@ -69,7 +69,7 @@ pub fn show_host(world: &mut World, process: u32) -> u64 {
     let start = world.host.allocate(3);
     let card = world.card(0).unwrap();
     let pd = card.nic.alloc_pd().unwrap();
-    let attr = MkeyAttr { pd, space: Space::Host, start, len: 192, access: Access::LOCAL_WRITE };
+    let attr = MkeyAttr { pd, space: Space::Host, start, len: 192, access: Access::LOCAL_WRITE, offset: 0 };
     let key = card.nic.create_mkey(attr).unwrap();
     let window = world.create_window(0, process, pd).unwrap();
     let words = [u64::from(window), u64::from(key), start];

@@ -114,7 +114,7 @@ impl Endpoint {
         let buffer = allocate(world, BUFFER);
         let nic = &mut world.card(card).unwrap().nic;
         let qpn = nic.create_qp(attr).unwrap();
-        let key = MkeyAttr { pd, space: Space::Host, start: buffer, len: BUFFER, access: Access::all() };
+        let key = MkeyAttr { pd, space: Space::Host, start: buffer, len: BUFFER, access: Access::all(), offset: 0 };
         let key = nic.create_mkey(key).unwrap();
         Self { card, qpn, buffer, key, class: 0, transport, sq, rq, records, posted: 0, receives: 0, cqs }
     }

@@ -346,6 +346,9 @@ fn remote(keys: &Keys, qp: &QueuePair, rkey: u32, addr: u64, len: u32, needed: A
     if len == 0 {
         return Ok(Ranges::Many(Vec::new()));
     }
+    if keys.queue_of(rkey).is_some_and(|queue| queue != qp.qpn) {
+        return Err(refused);
+    }
     keys.translate(rkey, qp.attr.pd, addr, u64::from(len), needed).map_err(|_| refused)
 }
 

@@ -69,7 +69,7 @@ impl Reach {
 
     fn direct(self, attr: &MkeyAttr, needed: Access) -> Result<Range, KeyFault> {
         self.check(attr.pd, (attr.start, attr.len), attr.access, needed)?;
-        Ok(Range { space: attr.space, addr: self.addr, len: self.len })
+        Ok(Range { space: attr.space, addr: self.addr.wrapping_add(attr.offset), len: self.len })
     }
 }
 
@@ -100,6 +100,13 @@ impl Keys {
                     return Err(KeyFault::Free { key });
                 }
                 reach.check(umr.pd, (umr.start, umr.len), umr.access, needed)?;
+                // A window gives what its binding says; the region behind it must let its own program write.
+                let changes = needed.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+                let needed = match umr.is_window {
+                    true if changes => Access::LOCAL_WRITE,
+                    true => Access::empty(),
+                    false => needed,
+                };
                 for part in umr.parts(reach.addr - umr.start, reach.len) {
                     let behind = Reach { key: part.key, pd: Some(umr.pd), addr: part.addr, len: part.len };
                     self.collect(behind, needed, depth + 1, ranges)?;
@@ -117,6 +124,14 @@ impl Keys {
             }
         }
         Ok(())
+    }
+
+    /// The queue pair that a window of type 2 was bound for, which alone may use it.
+    pub(crate) fn queue_of(&self, key: u32) -> Option<u32> {
+        match self.kind(key)? {
+            Kind::Umr(umr) => umr.queue,
+            Kind::Memory(_) | Kind::Alias(_) => None,
+        }
     }
 
     /// As [`translate`](Self::translate), for a caller that needs the bytes in one place and at the same address.

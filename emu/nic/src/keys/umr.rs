@@ -19,6 +19,10 @@ pub(crate) struct UmrKey {
     pub(crate) len: u64,
     pub(crate) access: Access,
     pub(crate) entries: Vec<KlmEntry>,
+    /// It is a memory window: bound to regions that allow that.
+    pub(crate) is_window: bool,
+    /// The queue pair that alone may use it, of a window of type 2.
+    pub(crate) queue: Option<u32>,
 }
 
 /// Bytes behind one entry.
@@ -30,8 +34,18 @@ pub(crate) struct Part {
 
 impl UmrKey {
     /// A free key with room for `max_entries` entries.
-    pub(crate) fn new(pd: u32, max_entries: u32) -> Self {
-        Self { pd, max_entries, free: true, start: 0, len: 0, access: Access::empty(), entries: Vec::new() }
+    pub(crate) fn new(pd: u32, max_entries: u32, is_window: bool) -> Self {
+        Self {
+            pd,
+            max_entries,
+            free: true,
+            start: 0,
+            len: 0,
+            access: Access::empty(),
+            entries: Vec::new(),
+            is_window,
+            queue: None,
+        }
     }
 
     /// Changes what a UMR work request of protection domain `pd` changes; on an error nothing.
@@ -48,6 +62,9 @@ impl UmrKey {
         let entries = umr.entries.as_deref().unwrap_or(&self.entries);
         let listed: u64 = entries.iter().map(|entry| u64::from(entry.len)).sum();
         let covered = len > 0 && listed >= len && start.checked_add(len - 1).is_some();
+        if umr.queue.is_some() && !self.is_window {
+            return Err(WqeFault::operation(vendor::UMR));
+        }
         if entries.len() > self.max_entries as usize || (!free && !covered) {
             return Err(WqeFault::operation(vendor::LENGTH));
         }
@@ -56,6 +73,7 @@ impl UmrKey {
             self.entries.clone_from(entries);
         }
         (self.start, self.len, self.free) = (start, len, free);
+        self.queue = umr.queue;
         Ok(())
     }
 

@@ -152,7 +152,26 @@ impl Nic {
     /// # Errors
     /// No such protection domain, no or too many entries, or too many keys.
     pub fn create_umr_mkey(&mut self, pd: u32, max_entries: u32) -> Result<u32, NicError> {
-        self.datapath.keys.create_umr(pd, max_entries)
+        self.datapath.keys.create_umr(pd, max_entries, false)
+    }
+
+    /// Makes a memory window: a UMR key with room for one entry, which is bound to regions with the right
+    /// [`Access::WINDOW_BIND`] alone, and gives its peers rights that the region need not have. One whose binding names
+    /// a queue pair (type 2) is for that alone.
+    ///
+    /// # Errors
+    /// No such protection domain, or too many keys.
+    pub fn create_window(&mut self, pd: u32) -> Result<u32, NicError> {
+        self.datapath.keys.create_umr(pd, 1, true)
+    }
+
+    /// Gives a memory key another range, protection domain or rights. It keeps its number.
+    ///
+    /// # Errors
+    /// It does not exist, or is no key of a range of memory; the protection domain does not exist, or is another
+    /// virtual HCA's; memory windows are bound to it; or as [`create_mkey`](Self::create_mkey).
+    pub fn change_mkey(&mut self, key: u32, attr: MkeyAttr) -> Result<(), NicError> {
+        self.datapath.keys.change(key, attr)
     }
 
     /// The list that a UMR key is bound to; `None` if it is free, or not a UMR key.

@@ -59,6 +59,8 @@ pub(crate) struct Umr {
     pub(crate) start: Option<u64>,
     pub(crate) len: Option<u64>,
     pub(crate) entries: Option<Vec<KlmEntry>>,
+    /// The queue pair that alone may use the key: a window's.
+    pub(crate) queue: Option<u32>,
 }
 
 /// Rights by their bits in the mask and in the key's context.
@@ -79,8 +81,8 @@ impl Umr {
         let context = take(rest, CONTEXT_BYTES)?;
         let (flags, octowords, offset, mask) = (control[0], be16(control, 4), be16(control, 6), be64(control, 8));
         let known = flag::CHECK_QPN | flag::TRANSLATION_OFFSET | flag::CHECK_FREE | flag::INLINE;
-        let bound_to_qp = mask & mask::QPN != 0 && be32(context, 4) >> 8 != 0xFF_FFFF;
-        if flags & !known != 0 || mask & !mask::KNOWN != 0 || offset != 0 || bound_to_qp {
+        let queue = Some(be32(context, 4) >> 8).filter(|qpn| mask & mask::QPN != 0 && *qpn != 0xFF_FFFF);
+        if flags & !known != 0 || mask & !mask::KNOWN != 0 || offset != 0 {
             return Err(UNSUPPORTED);
         }
         let entries = match usize::from(octowords) {
@@ -106,6 +108,7 @@ impl Umr {
             start: set(mask::START).then(|| be64(context, 16)),
             len: set(mask::LEN).then(|| be64(context, 24)),
             entries,
+            queue,
         })
     }
 }

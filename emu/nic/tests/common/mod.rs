@@ -312,7 +312,7 @@ impl World {
     }
 
     pub fn key(&mut self, node: usize, pd: u32, space: Space, start: u64, len: u64, access: Access) -> u32 {
-        self.nics[node].create_mkey(MkeyAttr { pd, space, start, len, access }).expect("memory key")
+        self.nics[node].create_mkey(MkeyAttr { pd, space, start, len, access, offset: 0 }).expect("memory key")
     }
 
     /// Memory with a key that allows everything.

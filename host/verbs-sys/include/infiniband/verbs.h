@@ -190,6 +190,12 @@ struct ibv_pd {
 	uint32_t handle;
 };
 
+/* Of device_cap_flags. */
+enum ibv_device_cap_flags {
+	IBV_DEVICE_MEM_WINDOW = 1 << 17,
+	IBV_DEVICE_MEM_WINDOW_TYPE_2B = 1 << 24,
+};
+
 enum ibv_access_flags {
 	IBV_ACCESS_LOCAL_WRITE = 1,
 	IBV_ACCESS_REMOTE_WRITE = 1 << 1,
@@ -228,6 +234,55 @@ struct ibv_ah_attr {
 	uint8_t static_rate;
 	uint8_t is_global;
 	uint8_t port_num;
+};
+
+/* Threads that use an object promise to take turns; a parent domain holds a thread domain with a protection domain. */
+struct ibv_td_init_attr {
+	uint32_t comp_mask;
+};
+
+struct ibv_td {
+	struct ibv_context *context;
+};
+
+enum ibv_parent_domain_init_attr_mask {
+	IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1 << 0,
+	IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 1 << 1,
+};
+
+struct ibv_parent_domain_init_attr {
+	struct ibv_pd *pd;
+	struct ibv_td *td;
+	uint32_t comp_mask;
+	void *(*alloc)(struct ibv_pd *pd, void *pd_context, size_t size, size_t alignment, uint64_t resource_type);
+	void (*free)(struct ibv_pd *pd, void *pd_context, void *ptr, uint64_t resource_type);
+	void *pd_context;
+};
+
+/* Memory on the card. */
+struct ibv_alloc_dm_attr {
+	size_t length;
+	uint32_t log_align_req;
+	uint32_t comp_mask;
+};
+
+struct ibv_dm {
+	struct ibv_context *context;
+	int (*memcpy_to_dm)(struct ibv_dm *dm, uint64_t dm_offset, const void *host_addr, size_t length);
+	int (*memcpy_from_dm)(void *host_addr, struct ibv_dm *dm, uint64_t dm_offset, size_t length);
+	uint32_t comp_mask;
+	uint32_t handle;
+};
+
+enum ibv_rereg_mr_flags {
+	IBV_REREG_MR_CHANGE_TRANSLATION = 1 << 0,
+	IBV_REREG_MR_CHANGE_PD = 1 << 1,
+	IBV_REREG_MR_CHANGE_ACCESS = 1 << 2,
+};
+
+enum ibv_rereg_mr_err_code {
+	IBV_REREG_MR_ERR_INPUT = -1,          /* the region is as before */
+	IBV_REREG_MR_ERR_CMD = -4,            /* the region cannot be used */
 };
 
 struct ibv_ah {
@@ -640,15 +695,40 @@ struct ibv_qp {
 
 /* ---- extended interfaces ------------------------------------------------------------------------------------ */
 
+/* What work requests of a transport may name in regions whose pages may be absent. */
+enum ibv_odp_transport_cap_bits {
+	IBV_ODP_SUPPORT_SEND = 1 << 0,
+	IBV_ODP_SUPPORT_RECV = 1 << 1,
+	IBV_ODP_SUPPORT_WRITE = 1 << 2,
+	IBV_ODP_SUPPORT_READ = 1 << 3,
+	IBV_ODP_SUPPORT_ATOMIC = 1 << 4,
+	IBV_ODP_SUPPORT_SRQ_RECV = 1 << 5,
+};
+
+enum ibv_odp_general_caps {
+	IBV_ODP_SUPPORT = 1 << 0,
+	IBV_ODP_SUPPORT_IMPLICIT = 1 << 1,
+};
+
+struct ibv_odp_caps {
+	uint64_t general_caps;
+	struct {
+		uint32_t rc_odp_caps;
+		uint32_t uc_odp_caps;
+		uint32_t ud_odp_caps;
+	} per_transport_caps;
+};
+
 /* The members that a card without the features leaves at zero are reserved slots. */
 struct ibv_device_attr_ex {
 	struct ibv_device_attr orig_attr;
 	uint32_t comp_mask;
-	uint64_t _reserved_0[3];              /* on-demand paging */
+	struct ibv_odp_caps odp_caps;
 	uint64_t completion_timestamp_mask;
 	uint64_t hca_core_clock;              /* kHz */
 	uint64_t device_cap_flags_ex;
-	uint64_t _reserved_1[12];             /* segmentation, receive-side scaling, pacing, tag matching, device memory */
+	uint64_t _reserved_1[11];             /* segmentation, receive-side scaling, pacing, tag matching, moderation */
+	uint64_t max_dm_size;
 	uint16_t pci_atomic_caps[3];          /* fetch and add, swap, compare and swap */
 	uint32_t _reserved_2;
 	uint32_t phys_port_cnt_ex;
@@ -693,6 +773,7 @@ enum ibv_qp_create_send_ops_flags {
 	IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP = 1 << 5,
 	IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD = 1 << 6,
 	IBV_QP_EX_WITH_LOCAL_INV = 1 << 7,
+	IBV_QP_EX_WITH_BIND_MW = 1 << 8,
 	IBV_QP_EX_WITH_SEND_WITH_INV = 1 << 9,
 };
 
@@ -783,11 +864,31 @@ struct ibv_sge {
 	uint32_t lkey;
 };
 
+enum ibv_mw_type {
+	IBV_MW_TYPE_1 = 1,
+	IBV_MW_TYPE_2 = 2,
+};
+
+/* A memory window: part of a region, under a key of its own that work requests bind and invalidate. */
+struct ibv_mw {
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	uint32_t rkey;
+	uint32_t handle;
+	enum ibv_mw_type type;
+};
+
 struct ibv_mw_bind_info {
 	struct ibv_mr *mr;
 	uint64_t addr;
 	uint64_t length;
 	unsigned int mw_access_flags;
+};
+
+struct ibv_mw_bind {
+	uint64_t wr_id;
+	unsigned int send_flags;
+	struct ibv_mw_bind_info bind_info;
 };
 
 struct ibv_send_wr {
@@ -892,13 +993,23 @@ struct ibv_async_event {
 	enum ibv_event_type event_type;
 };
 
+enum ibv_advise_mr_advice {
+	IBV_ADVISE_MR_ADVICE_PREFETCH,
+	IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE,
+	IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
+};
+
+enum ibv_advise_mr_flag {
+	IBV_ADVISE_MR_FLAG_FLUSH = 1 << 0,
+};
+
 /* Datapath calls go through this table; a NULL slot is an operation the provider lacks. */
 struct ibv_context_ops {
 	int (*_compat_query_device)(struct ibv_context *context, struct ibv_device_attr *device_attr);
 	int (*_compat_query_port)(struct ibv_context *context, uint8_t port_num,
 				  struct _compat_ibv_port_attr *port_attr);
 	void *(*_reserved_control_0[5])(void);
-	struct ibv_mw *(*alloc_mw)(struct ibv_pd *pd, int type);
+	struct ibv_mw *(*alloc_mw)(struct ibv_pd *pd, enum ibv_mw_type type);
 	int (*bind_mw)(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *mw_bind);
 	int (*dealloc_mw)(struct ibv_mw *mw);
 	void *(*_reserved_create_cq)(void);
@@ -926,22 +1037,24 @@ struct ibv_context {
 struct verbs_context {
 	int (*query_port)(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *port_attr,
 			  size_t port_attr_len);
-	void *(*advise_mr)(void);
+	int (*advise_mr)(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *sg_list,
+			 uint32_t num_sges);
 	void *(*alloc_null_mr)(void);
 	void *(*read_counters)(void);
 	void *(*attach_counters_point_flow)(void);
 	void *(*create_counters)(void);
 	void *(*destroy_counters)(void);
-	void *(*reg_dm_mr)(void);
-	void *(*alloc_dm)(void);
-	void *(*free_dm)(void);
+	struct ibv_mr *(*reg_dm_mr)(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t dm_offset, size_t length,
+				    unsigned int access);
+	struct ibv_dm *(*alloc_dm)(struct ibv_context *context, struct ibv_alloc_dm_attr *attr);
+	int (*free_dm)(struct ibv_dm *dm);
 	void *(*modify_flow_action_esp)(void);
 	void *(*destroy_flow_action)(void);
 	void *(*create_flow_action_esp)(void);
 	void *(*modify_qp_rate_limit)(void);
-	void *(*alloc_parent_domain)(void);
-	void *(*dealloc_td)(void);
-	void *(*alloc_td)(void);
+	struct ibv_pd *(*alloc_parent_domain)(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr);
+	int (*dealloc_td)(struct ibv_td *td);
+	struct ibv_td *(*alloc_td)(struct ibv_context *context, struct ibv_td_init_attr *init_attr);
 	int (*modify_cq)(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
 	void *(*post_srq_ops)(void);
 	void *(*destroy_rwq_ind_table)(void);
@@ -997,6 +1110,7 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int acce
 struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access);
 struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
 int ibv_dereg_mr(struct ibv_mr *mr);
+int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access);
 struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context);
 int ibv_destroy_comp_channel(struct ibv_comp_channel *channel);
 struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
