@@ -271,6 +271,10 @@ pub(crate) struct EmuExecArgs {
     /// mlx5_bond_0 [default: mlx5_0, ...].
     #[arg(long, value_name = "NAMES")]
     pub(crate) device_names: Option<String>,
+    /// Give the program a /dev with the files of its cards in /dev/infiniband, which programs such as UCX want to find:
+    /// in a mount namespace, and a user namespace where needed.
+    #[arg(long)]
+    pub(crate) device_files: bool,
     /// Folder of the emulator's libraries [default: target/emu-libs, or where this program was installed].
     #[arg(long, value_name = "DIR")]
     pub(crate) libs: Option<PathBuf>,

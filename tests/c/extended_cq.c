@@ -165,7 +165,7 @@ static void time_stamps(struct ibv_qp *from, struct ibv_qp *to)
 static void sizes(struct ibv_qp *from, struct ibv_qp *to)
 {
 	struct ibv_cq *plain_cq = ibv_cq_ex_to_cq(cq);
-	static const int depths[] = { 127, 31, 200, 1000, 63 };
+	static const int depths[] = { 127, 31, 200, 63, 1000 };
 	uint64_t message = 0;
 
 	for (size_t turn = 0; turn < 4 * sizeof(depths) / sizeof(*depths); turn++) {

@@ -19,6 +19,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use super::device_files;
 use crate::args::EmuExecArgs;
 
 /// What `cargo xtask build-emu-libs` makes; the others are links to it.
@@ -49,6 +50,10 @@ pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
     }
     if let Some(address) = &args.gdb {
         command.env("FLEXCAST_GDB", address).env("FLEXCAST_GDB_WAIT", args.gdb_wait.to_string());
+    }
+    if args.device_files {
+        // Those of another process, or of a job, are not known here.
+        device_files::offer(machine.config().map_or(1, |config| config.cards))?;
     }
     if machine.detect_races {
         attempt_races()?;
@@ -290,6 +295,7 @@ mod tests {
             gdb: None,
             gdb_wait: 60,
             device_names: None,
+            device_files: false,
             libs: None,
             command: vec![],
         };
@@ -322,6 +328,7 @@ mod tests {
             gdb: None,
             gdb_wait: 60,
             device_names: None,
+            device_files: false,
             libs: None,
             command: vec![],
         };

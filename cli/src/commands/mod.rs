@@ -8,6 +8,7 @@ mod demo;
 mod demo_overlap;
 mod demo_sparse;
 mod deploy;
+mod device_files;
 mod devices;
 mod emu_exec;
 mod emu_run;

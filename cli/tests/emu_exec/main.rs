@@ -205,3 +205,20 @@ fn a_request_to_end_reaches_the_program_that_is_watched_for_races() {
     assert!(asked.success());
     assert_eq!(child.wait().expect("it ends").code(), Some(9));
 }
+
+/// In a namespace of the program's own; nobody else sees the files.
+#[test]
+fn files_of_the_cards_are_in_dev_where_that_is_permitted() {
+    let folder = libraries();
+    let libs = folder.path().to_str().expect("UTF-8");
+    let script = "test -c /dev/infiniband/uverbs1 && test -w /dev/infiniband/uverbs0 && test -c /dev/zero && \
+                  test ! -e /dev/infiniband/uverbs2 && echo there";
+    let output = flexcast(&["--libs", libs, "--device-files", "--", "sh", "-c", script]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("permits no mount namespace") || said.contains("is there already") {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "there\n", "{said}");
+    assert!(!std::path::Path::new("/dev/infiniband/uverbs0").exists());
+}

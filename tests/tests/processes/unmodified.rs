@@ -298,6 +298,21 @@ fn a_pingpong_outlives_a_process_that_is_stopped() {
     }
 }
 
+/// Sixteen queue pairs of each side share a receive queue.
+#[test]
+fn ibv_srq_pingpong_plays() {
+    if !installed("ibv_srq_pingpong", "ibverbs-utils") {
+        return;
+    }
+    for (number, way) in [&[][..], &["-e"]].iter().enumerate() {
+        let arguments = [&["-g", "3", "-n", "300"], *way].concat();
+        let printed = pair(&format!("ibv_srq_pingpong-{number}"), "ibv_srq_pingpong", &arguments, "", "");
+        for text in [&printed.server, &printed.client] {
+            assert!(text.contains("300 iters in"), "{way:?}: {text}");
+        }
+    }
+}
+
 #[test]
 fn ibv_uc_pingpong_plays() {
     pingpong("uc", &[]);
@@ -332,6 +347,11 @@ fn bandwidth(test: &str, ways: &[&[&str]]) {
 #[test]
 fn ib_send_bw_runs() {
     bandwidth("send", &[&[], &["--use_old_post_send"], &["-c", "UD", "-s", "2048"], &["-c", "UC"], &["-e"], &["-b"]]);
+}
+
+#[test]
+fn ib_send_bw_runs_on_shared_receives() {
+    bandwidth("send", &[&["--use-srq", "-q", "4"], &["-c", "UD", "-s", "2048", "--use-srq"]]);
 }
 
 #[test]
