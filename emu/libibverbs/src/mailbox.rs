@@ -50,11 +50,27 @@ impl<T> Mailbox<T> {
     /// Takes the first event, if there is one.
     pub fn pop(&self) -> Option<T> {
         let event = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
+        self.count_down();
+        Some(event)
+    }
+
+    fn count_down(&self) {
         let mut one = 0_u64;
         // SAFETY: the descriptor is open, and eight bytes are written. Its counter is that of the events, or is about
         // to be.
         unsafe { libc::read(self.fd, (&raw mut one).cast(), 8) };
-        Some(event)
+    }
+
+    /// Takes the events out that `keep` does not keep.
+    pub fn retain(&self, mut keep: impl FnMut(&T) -> bool) -> Vec<T> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let (kept, taken): (Vec<T>, Vec<T>) = waiting.drain(..).partition(&mut keep);
+        waiting.extend(kept);
+        drop(waiting);
+        for _ in &taken {
+            self.count_down();
+        }
+        taken
     }
 
     /// Whether the program has set `O_NONBLOCK` on the descriptor.
@@ -96,5 +112,8 @@ mod tests {
         assert_eq!((readable(), mailbox.pop()), (true, Some('a')));
         mailbox.wait(None).expect("one is left");
         assert_eq!((readable(), mailbox.pop(), readable(), mailbox.pop()), (true, Some('b'), false, None));
+        "abc".chars().for_each(|event| mailbox.push(event));
+        assert_eq!(mailbox.retain(|event| *event == 'b'), ['a', 'c']);
+        assert_eq!((readable(), mailbox.pop(), readable()), (true, Some('b'), false));
     }
 }

@@ -340,6 +340,21 @@ impl Agent {
         alive.map(|(id, _)| ConnId(*id)).collect()
     }
 
+    /// Whether a message waits for an answer of the other end.
+    #[must_use]
+    pub fn awaits_network(&self) -> bool {
+        let waits =
+            |conn: &Conn| matches!(conn.state, State::ReqSent | State::RepSent | State::DreqSent | State::SidrSent);
+        self.conns.values().any(waits)
+    }
+
+    /// Whether a program is to answer.
+    #[must_use]
+    pub fn awaits_program(&self) -> bool {
+        let waits = |conn: &Conn| matches!(conn.state, State::ReqReceived | State::RepReceived | State::SidrReceived);
+        self.conns.values().any(waits)
+    }
+
     fn report(&mut self, conn: u32, event: Event) {
         self.actions.push_back(Action::Report { conn: ConnId(conn), event });
     }
