@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use emu_libibverbs::Mailbox;
 use emu_libibverbs::errno::{Errno, Result, number, pointer};
@@ -63,6 +64,8 @@ pub(crate) struct Pending {
 pub(crate) struct Channel {
     public: CStruct<rdma_event_channel>,
     pub(crate) events: Mailbox<Pending>,
+    /// Identifiers that report here.
+    pub(crate) users: AtomicUsize,
 }
 
 impl Object for Channel {
@@ -77,15 +80,12 @@ impl Channel {
     /// A new one, a live handle.
     pub(crate) fn open() -> Result<Arc<Self>> {
         let events = Mailbox::new("an event channel")?;
-        let channel = Arc::new(Self { public: CStruct::new(rdma_event_channel { fd: events.fd() }), events });
+        let public = CStruct::new(rdma_event_channel { fd: events.fd() });
+        let channel = Arc::new(Self { public, events, users: AtomicUsize::new(0) });
         handle::publish(&channel);
         Ok(channel)
     }
 }
-
-/// Channels in use: how many identifiers report to each is the reference count less those of the registry and the
-/// caller.
-const NOT_OF_IDS: usize = 2;
 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
@@ -99,7 +99,7 @@ pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     number("rdma_destroy_event_channel", || {
         let object = handle::get::<Channel>(channel)?;
-        let users = Arc::strong_count(&object).saturating_sub(NOT_OF_IDS);
+        let users = object.users.load(Ordering::Relaxed);
         if users > 0 {
             let reason = format!("{users} identifiers report to the channel: destroy them first");
             return Err(Errno::new(libc::EBUSY, reason));

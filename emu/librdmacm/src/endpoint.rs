@@ -34,7 +34,8 @@ unsafe fn set_up(
         // SAFETY: `rdma_getaddrinfo` has made it.
         resolve::bind(id, unsafe { Endpoint::read(res.ai_src_addr, "ai_src_addr") }?)?;
         if let Some(attr) = qp_init_attr {
-            id.lock().passive = Some(Passive { pd: pd as usize, attr: *attr });
+            let qp_type = id.seen(|public| public.qp_type);
+            id.lock().passive = Some(Passive { pd: pd as usize, attr: ibv_qp_init_attr { qp_type, ..*attr } });
         }
         return Ok(());
     }

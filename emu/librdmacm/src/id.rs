@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 use std::net::IpAddr;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use emu_libibverbs::Acknowledged;
@@ -110,6 +110,7 @@ impl Id {
 
     /// A new one, a live handle.
     pub(crate) fn make(channel: Arc<Channel>, waits: bool, context: *mut c_void, space: Space) -> Arc<Self> {
+        channel.users.fetch_add(1, Ordering::Relaxed);
         // SAFETY: integers and null pointers are valid all-zero.
         let mut public: rdma_cm_id = unsafe { core::mem::zeroed() };
         public.channel = channel.c_address();
@@ -346,14 +347,20 @@ pub(crate) fn destroy(call: &str, public: *mut rdma_cm_id) -> Result<()> {
     for asked in unasked {
         // Requests that the program has not been told of.
         manager::release(&asked);
-        handle::retire::<Id>(asked.c_address())?;
+        retire(&asked)?;
     }
     id.acknowledge_kept()?;
     id.events.close(call, &"an identifier (rdma_ack_cm_event)");
-    handle::retire::<Id>(public)?;
+    retire(&id)?;
     if waits {
         let _ = handle::retire::<Channel>(channel.c_address());
     }
+    Ok(())
+}
+
+fn retire(id: &Id) -> Result<()> {
+    handle::retire::<Id>(id.c_address())?;
+    id.lock().channel.users.fetch_sub(1, Ordering::Relaxed);
     Ok(())
 }
 

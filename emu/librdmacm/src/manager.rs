@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError, TryLockError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use emu_libibverbs::errno::{Errno, Result};
-use emu_libibverbs::handle;
-use emu_libibverbs::{fork, is_bridged, now_ps, relax};
+use emu_libibverbs::{fork, handle, is_bridged, now_ps, relax};
 
 use crate::abi::*;
 use crate::address::Endpoint;
@@ -119,7 +119,10 @@ impl Manager {
         // SAFETY: a descriptor that nobody else has.
         self.wake = Some(unsafe { OwnedFd::from_raw_fd(wake) });
         self.gsis = gsis;
-        end_at_exit();
+        if is_bridged() {
+            WAKE.store(wake, Ordering::Relaxed);
+            end_at_exit();
+        }
         Ok(())
     }
 
@@ -382,6 +385,8 @@ pub(crate) fn redirect(id: &Arc<Id>, to: &Arc<Channel>, waits: bool) -> (Arc<Cha
         let mut inner = id.lock();
         (std::mem::replace(&mut inner.channel, Arc::clone(to)), std::mem::replace(&mut inner.waits, waits))
     };
+    from.users.fetch_sub(1, Ordering::Relaxed);
+    to.users.fetch_add(1, Ordering::Relaxed);
     let of_this = |pending: &Pending| {
         Arc::ptr_eq(&pending.id, id) || pending.listener.as_ref().is_some_and(|listener| Arc::ptr_eq(listener, id))
     };
@@ -399,10 +404,12 @@ fn keep_going() {
     }
     let go_on = if is_bridged() { serve_driven } else { serve_calm };
     loop {
-        if fork::is_child() || go_on().is_err() {
-            return;
+        if fork::is_child() || ENDING.load(Ordering::Acquire) || go_on().is_err() {
+            break;
         }
     }
+    let _ = end_all();
+    ENDED.store(true, Ordering::Release);
 }
 
 /// A round in a machine that moves by itself: sleeps until a datagram comes, or until something is due.
@@ -467,7 +474,16 @@ fn serve_calm() -> Result<()> {
     Ok(())
 }
 
-/// Ends all connections when the process ends, as the kernel does it for one that is gone.
+/// The process ends, and the thread is to end its connections.
+static ENDING: AtomicBool = AtomicBool::new(false);
+/// It has.
+static ENDED: AtomicBool = AtomicBool::new(false);
+/// What wakes the thread, for a process that ends.
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+/// Longest that a process which ends waits for the thread.
+const LEAVING: Duration = Duration::from_secs(1);
+
+/// Has all connections ended when the process ends, as the kernel does it for one that is gone.
 fn end_at_exit() {
     static ONCE: Once = Once::new();
     // SAFETY: the library is never unloaded (`xtask/src/emu_libs.rs`), so the handler is there when the process ends. It
@@ -475,31 +491,28 @@ fn end_at_exit() {
     ONCE.call_once(|| _ = unsafe { libc::atexit(at_exit) });
 }
 
+/// The thread that ends the process has no machine any more: what belongs to a thread is gone before its handlers run.
 extern "C" fn at_exit() {
-    if !fork::is_child() {
-        // A panic must not reach the C library's frames; the process ends in any case.
-        let _ = std::panic::catch_unwind(end_all);
+    if fork::is_child() {
+        return;
+    }
+    ENDING.store(true, Ordering::Release);
+    let one = 1_u64;
+    // SAFETY: the descriptor is never closed, and eight bytes are read.
+    unsafe { libc::write(WAKE.load(Ordering::Relaxed), (&raw const one).cast(), 8) };
+    let begun = Instant::now();
+    while !ENDED.load(Ordering::Acquire) && begun.elapsed() < LEAVING {
+        std::thread::sleep(Duration::from_micros(100));
     }
 }
 
-/// Longest that a process that ends waits for a thread that has the lock.
-const LEAVING: Duration = Duration::from_secs(1);
-
-fn end_all() {
-    let Some(manager) = MANAGER.get() else { return };
-    let begun = Instant::now();
-    let mut manager = loop {
-        match manager.try_lock() {
-            Ok(manager) => break manager,
-            Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) if begun.elapsed() < LEAVING => std::thread::yield_now(),
-            Err(TryLockError::WouldBlock) => return,
-        }
-    };
+fn end_all() -> Result<()> {
+    let mut manager = lock()?;
     for conn in manager.agent.alive() {
         manager.agent.forget(conn, now_ps());
     }
     manager.act();
+    Ok(())
 }
 
 /// The identifier behind a handle, for calls that change its connection.

@@ -42,7 +42,8 @@ fn join(id: &Arc<Id>, address: IpAddr, full: bool, context: *mut c_void) -> Resu
         }
         inner.memberships.push(Membership { address, context: context as usize, full, attached: false });
     }
-    let param = Param::Group { ah: Way(id.way_to(address)?), context: context as usize };
+    let ah = ibv_ah_attr { dlid: GROUP_LID, ..id.way_to(address)? };
+    let param = Param::Group { ah: Way(ah), context: context as usize };
     id.report(RDMA_CM_EVENT_MULTICAST_JOIN, 0, param);
     id.complete()
 }

@@ -92,7 +92,14 @@ pub(crate) fn create(id: &Arc<Id>, attr: &mut ibv_qp_init_attr_ex) -> Result<()>
     if !id.qp().is_null() {
         return Err(Errno::invalid("the identifier has a queue pair already"));
     }
-    let (verbs, own_pd) = id.seen(|public| (public.verbs, public.pd));
+    let (verbs, own_pd, qp_type) = id.seen(|public| (public.verbs, public.pd, public.qp_type));
+    if attr.qp_type != qp_type {
+        return Err(Errno::invalid(format!(
+            "qp_type is {}: identifiers of RDMA_PS_TCP have RC queue pairs ({IBV_QPT_RC}), those of RDMA_PS_UDP UD \
+             ({IBV_QPT_UD})",
+            attr.qp_type
+        )));
+    }
     if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || attr.pd.is_null() {
         attr.comp_mask |= IBV_QP_INIT_ATTR_PD;
         attr.pd = own_pd;
