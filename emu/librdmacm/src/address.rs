@@ -28,6 +28,11 @@ impl Endpoint {
         Self { address, port }
     }
 
+    /// The same, with an address of the computer itself as any address: so Linux takes it, as no card has it.
+    pub(crate) fn of_cards(self) -> Self {
+        if self.address.is_loopback() { Self::any_like(self.address, self.port) } else { self }
+    }
+
     /// Reads a `sockaddr`.
     ///
     /// # Safety

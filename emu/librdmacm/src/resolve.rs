@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use emu_libibverbs::errno::{Errno, Result, number};
-use emu_libibverbs::{handle, log, resolve_mac};
+use emu_libibverbs::{handle, is_bridged, log, resolve_mac};
 use emu_machine::nic::Gid;
 
 use crate::abi::*;
@@ -21,17 +21,12 @@ const MAX_BACKLOG: usize = 1024;
 
 /// Why an address is none of a card, and what to use instead.
 fn no_address(address: IpAddr, devices: &[Device]) -> String {
-    if address.is_loopback() {
-        return format!(
-            "{address} is the computer's own address, and cards are reached by theirs: {}",
-            listed(devices)
-        );
-    }
     format!("{address} is no address of a card: {}", listed(devices))
 }
 
 /// Binds an identifier that is not bound.
 pub(crate) fn bind(id: &Arc<Id>, wanted: Endpoint) -> Result<()> {
+    let wanted = wanted.of_cards();
     let devices = devices()?;
     let (stage, reuse) = {
         let inner = id.lock();
@@ -93,8 +88,12 @@ fn find(id: &Arc<Id>, remote: Endpoint) -> Result<()> {
         let inner = id.lock();
         (inner.local.unwrap_or(Endpoint::any_like(remote.address, 0)), inner.port)
     };
+    if remote.address.is_loopback() && is_bridged() {
+        tracing::warn!("{} is the card of this program itself: {}", remote.address, listed(devices));
+    }
+    // No address, or one of the computer itself, means the own card, as in Linux.
+    let remote = remote.of_cards();
     let (port, own) = route(local.address, port, remote.address, devices)?;
-    // No address means the own one, as in Linux.
     let remote = if remote.address.is_unspecified() { Endpoint { address: own, ..remote } } else { remote };
     if resolve_mac(Gid(gid_of(remote.address))).is_err() {
         return Err(Errno::new(libc::EHOSTUNREACH, no_address(remote.address, devices)));
