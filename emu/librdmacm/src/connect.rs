@@ -54,11 +54,9 @@ fn depth(name: &str, asked: u8, most: u8) -> Result<u8> {
     }
 }
 
-fn retries(name: &str, asked: u8) -> Result<u8> {
-    if asked > MOST_RETRIES {
-        return Err(Errno::invalid(format!("{name} is {asked}: {MOST_RETRIES} at most")));
-    }
-    Ok(asked)
+/// More than there are stand for the most, as in Linux: libfabric asks for 15.
+fn retries(asked: u8) -> u8 {
+    asked.min(MOST_RETRIES)
 }
 
 /// What an identifier says of itself. `offered` is what the other end serves and has outstanding, if that is known.
@@ -86,8 +84,8 @@ fn own_terms(id: &Id, param: Option<&rdma_conn_param>, offered: Option<Terms>) -
         responder_resources: depth("responder_resources", served, most_served)?,
         initiator_depth: depth("initiator_depth", outstanding, most_outstanding)?,
         flow_control: param.is_none_or(|param| param.flow_control != 0),
-        retry_count: retries("retry_count", param.map_or(RETRIES, |param| param.retry_count))?,
-        rnr_retry_count: retries("rnr_retry_count", param.map_or(RETRIES, |param| param.rnr_retry_count))?,
+        retry_count: retries(param.map_or(RETRIES, |param| param.retry_count)),
+        rnr_retry_count: retries(param.map_or(RETRIES, |param| param.rnr_retry_count)),
         srq,
         mtu: device.mtu_code,
         ack_timeout: inner.ack_timeout.unwrap_or(times::ACK_TIMEOUT),
