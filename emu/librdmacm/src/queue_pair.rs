@@ -3,10 +3,11 @@
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use emu_libibverbs::calls;
 use emu_libibverbs::errno::{Errno, Result, number, set};
 use emu_libibverbs::handle::{self, Object as _};
+use emu_libibverbs::{calls, is_bridged, now_ps, relax};
 use verbs_sys::*;
 
 use crate::abi::*;
@@ -190,11 +191,32 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
     })
 }
 
+/// A card has sent what was posted by the time at which a command has destroyed the queue pair, which takes a kernel a
+/// millisecond: programs that do not wait for the completions of their datagrams rely on it.
+const LEAVING_PS: u64 = 1_000_000_000;
+/// The same on a computer that has no time for the cards.
+const LEAVING: Duration = Duration::from_millis(100);
+
+fn let_datagrams_leave() -> Result<()> {
+    if !is_bridged() {
+        emu_bridge::with_world(|world| world.run_until(LEAVING_PS, |_| false))?;
+        return Ok(());
+    }
+    let (begun, end_ps) = (Instant::now(), now_ps().saturating_add(LEAVING_PS));
+    while now_ps() < end_ps && begun.elapsed() < LEAVING {
+        relax();
+    }
+    Ok(())
+}
+
 /// Destroys the queue pair of an identifier, and the completion queues that the library has made.
 pub(crate) fn destroy(id: &Id) -> Result<()> {
     let qp = id.qp();
     if qp.is_null() {
         return Err(Errno::invalid("the identifier has no queue pair"));
+    }
+    if id.space == Space::Udp {
+        let_datagrams_leave()?;
     }
     // SAFETY: the handle is checked.
     match unsafe { (calls().ibv_destroy_qp)(qp) } {

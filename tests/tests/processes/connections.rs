@@ -110,7 +110,6 @@ fn a_server_that_stays_serves_one_client_after_another() {
     if !installed("rping", "rdmacm-utils") {
         return;
     }
-    // Each client is four connections at a time, made and ended.
     let client = ["cmtime", "-s", SERVER, "-c", "20"];
     let play = Play { server_ends: false, ..Play::new("cmtime", &["cmtime"], &client) };
     let printed = play.run();
@@ -150,12 +149,14 @@ fn perftest_connects_through_the_connection_manager() {
     if !installed("ib_send_bw", "perftest") {
         return;
     }
-    for way in [&["ib_send_bw"][..], &["ib_write_bw"], &["ib_read_bw"], &["ib_send_bw", "-c", "UD", "-s", "2048"]] {
-        let server = [way, &["-R", "-d", "mlx5_0", "-n", "100", "-F"]].concat();
+    // Not with datagrams (`-c UD`): there the program asks for the second of two services without knowing that the
+    // server listens already, and gives up if it does not.
+    for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw"] {
+        let server = [program, "-R", "-d", "mlx5_0", "-n", "100", "-F"];
         let client = [&server[..], &[SERVER]].concat();
-        let printed = Play::new(&format!("{}-R-{}", way[0], way.len()), &server, &client).run();
+        let printed = Play::new(&format!("{program}-R"), &server, &client).run();
         let average = average(&printed.client);
-        assert!(average.is_some_and(|average| average > 0.0), "{way:?}: {}", printed.client);
+        assert!(average.is_some_and(|average| average > 0.0), "{program}: {}", printed.client);
         assert!(printed.client.contains("Data ex. method : rdma_cm"), "{}", printed.client);
     }
 }

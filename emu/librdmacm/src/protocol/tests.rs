@@ -527,40 +527,44 @@ fn granted(net: &mut Net, (end, wish): (usize, Wish)) {
     };
 }
 
-proptest! {
-    /// Whatever both programs do, and the network: once both have forgotten everything, nothing is left.
-    #[test]
-    fn nothing_is_left_of_any_history(
-        wishes in proptest::collection::vec(wish(), 1..30),
-        fates in proptest::collection::vec(proptest::sample::select(FATES.to_vec()), 0..60),
-    ) {
-        let mut net = Net::listening(&fates);
-        net.agents[CLIENT].listen(SERVICE, None, 4).expect("free");
-        for wish in wishes {
-            granted(&mut net, wish);
-            if matches!(wish.1, Wish::Wait) {
-                net.run(|_, _, _, _, _| {});
-            } else {
-                net.act(&mut |_, _, _, _, _| {});
-                if let Some((at_ps, to, bytes)) = net.wire.pop() {
-                    net.now_ps = net.now_ps.max(at_ps);
-                    let now_ps = net.now_ps;
-                    net.agents[to].receive(path(to), &bytes[..], now_ps);
+mod histories {
+    use super::*;
+
+    proptest! {
+        /// Whatever both programs do, and the network: once both have forgotten everything, nothing is left.
+        #[test]
+        fn nothing_is_left_of_any_history(
+            wishes in proptest::collection::vec(wish(), 1..30),
+            fates in proptest::collection::vec(proptest::sample::select(FATES.to_vec()), 0..60),
+        ) {
+            let mut net = Net::listening(&fates);
+            net.agents[CLIENT].listen(SERVICE, None, 4).expect("free");
+            for wish in wishes {
+                granted(&mut net, wish);
+                if matches!(wish.1, Wish::Wait) {
+                    net.run(|_, _, _, _, _| {});
+                } else {
+                    net.act(&mut |_, _, _, _, _| {});
+                    if let Some((at_ps, to, bytes)) = net.wire.pop() {
+                        net.now_ps = net.now_ps.max(at_ps);
+                        let now_ps = net.now_ps;
+                        net.agents[to].receive(path(to), &bytes[..], now_ps);
+                    }
                 }
             }
-        }
-        for round in 0..3 {
-            for end in [CLIENT, SERVER] {
-                for conn in net.agents[end].alive() {
-                    let now_ps = net.now_ps;
-                    net.agents[end].forget(conn, now_ps);
+            for round in 0..3 {
+                for end in [CLIENT, SERVER] {
+                    for conn in net.agents[end].alive() {
+                        let now_ps = net.now_ps;
+                        net.agents[end].forget(conn, now_ps);
+                    }
                 }
+                let quiet = |_: &mut Agent, _: usize, _: ConnId, event: &Event, _: u64| {
+                    assert!(round == 0 || matches!(event, Event::Request(_)), "{event:?} of something forgotten");
+                };
+                net.run(quiet);
             }
-            let quiet = |_: &mut Agent, _: usize, _: ConnId, event: &Event, _: u64| {
-                assert!(round == 0 || matches!(event, Event::Request(_)), "{event:?} of something forgotten");
-            };
-            net.run(quiet);
+            prop_assert_eq!(net.agents.each_ref().map(Agent::connections), [0, 0]);
         }
-        prop_assert_eq!(net.agents.each_ref().map(Agent::connections), [0, 0]);
     }
 }
