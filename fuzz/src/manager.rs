@@ -21,7 +21,7 @@ const BACKLOG: usize = 4;
 /// Steps that an input may have.
 mod step {
     pub(super) const CONNECT: u8 = 0;
-    pub(super) const LOOK_UP: u8 = 1;
+    pub(super) const QUERY: u8 = 1;
     pub(super) const ACCEPT: u8 = 2;
     pub(super) const REJECT: u8 = 3;
     pub(super) const ESTABLISH: u8 = 4;
@@ -101,7 +101,7 @@ impl Net {
         let agent = &mut self.agents[end];
         match kind % step::ALL {
             step::CONNECT => _ = agent.connect(path(end), (STREAM, 5), &terms, &[1, 2, 3], now_ps),
-            step::LOOK_UP => _ = agent.look_up(path(end), (LOOKUP, 5), &[1, 2, 3], now_ps),
+            step::QUERY => _ = agent.query(path(end), (LOOKUP, 5), &[1, 2, 3], now_ps),
             step::ACCEPT => _ = agent.accept(last, &terms, &[4], now_ps),
             step::REJECT => _ = agent.reject(last, &[5], now_ps),
             step::ESTABLISH => _ = agent.establish(last),
@@ -174,7 +174,7 @@ pub fn run(data: &[u8]) {
 #[must_use]
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     use step::{
-        ACCEPT, CHANGE, CONNECT, DATA, DELIVER, DISCONNECT, DOUBLE, ESTABLISH, FORGE, FORGET, LOOK_UP, LOSE, REJECT,
+        ACCEPT, CHANGE, CONNECT, DATA, DELIVER, DISCONNECT, DOUBLE, ESTABLISH, FORGE, FORGET, LOSE, QUERY, REJECT,
         SHOW, TAKE, WAIT,
     };
     let deliver = [DELIVER, 0, 0];
@@ -183,7 +183,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let both = [&made[..], &[DISCONNECT, 0, DISCONNECT, 1], &deliver, &deliver].concat();
     let refused = [&[CONNECT, 1][..], &deliver, &[REJECT, 0], &deliver].concat();
     let lost = [&[CONNECT, 0, LOSE, 0, WAIT, 0][..], &deliver, &[DOUBLE, 0, ACCEPT, 1, LOSE, 0, WAIT, 1]].concat();
-    let looked = [&[LOOK_UP, 0][..], &deliver, &[SHOW, 1], &deliver].concat();
+    let queried = [&[QUERY, 0][..], &deliver, &[SHOW, 1], &deliver].concat();
     let changed = [&[CONNECT, 0, CHANGE, 0, 67, 2][..], &deliver, &[CONNECT, 0, CHANGE, 0, 165, 9], &deliver].concat();
     let mut forged = made.clone();
     forged.extend([DATA, 1, FORGE, 1, 5]);
@@ -194,7 +194,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("both", both),
         ("refused", refused),
         ("lost", lost),
-        ("looked-up", looked),
+        ("queried", queried),
         ("changed", changed),
         ("forged", forged),
     ]

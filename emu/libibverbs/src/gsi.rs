@@ -1,5 +1,5 @@
-//! The queue pair of a port's general services, which the kernel has to itself on a real host: the emulator's connection
-//! manager makes it.
+//! The queue pair of a port's general services, which the kernel has to itself on a real host: the emulator's
+//! connection manager makes it.
 
 use verbs_sys::*;
 

@@ -1,4 +1,4 @@
-//! The cards that connections are made over: those of the host's functions, opened once and for good, as librdmacm does.
+//! Cards that connections are made over, opened once and for good as librdmacm does it: those of the host's functions.
 
 use std::net::IpAddr;
 use std::sync::OnceLock;

@@ -9,19 +9,12 @@ use verbs_sys::*;
 
 use crate::abi::*;
 use crate::address::Endpoint;
-use crate::channel;
-use crate::id::{self, Id};
+use crate::channel::Channel;
+use crate::events;
+use crate::id::{Id, Passive};
+use crate::identifiers;
 use crate::queue_pair;
 use crate::resolve;
-
-/// What a listening endpoint gives those that it is asked for.
-pub(crate) struct Passive {
-    pd: usize,
-    attr: ibv_qp_init_attr,
-}
-
-// SAFETY: the handles in it are checked by whoever uses them.
-unsafe impl Send for Passive {}
 
 /// Makes the endpoint; the caller destroys it if that fails halfway.
 unsafe fn set_up(
@@ -72,15 +65,16 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
     number("rdma_create_ep", || {
         // SAFETY: as the manual page asks.
         let (id, res, attr) = unsafe { (out(id, "id")?, input(res, "res")?, qp_init_attr.as_mut()) };
-        let space = id::space(res.ai_port_space.cast_unsigned())?;
-        let made = id::create(core::ptr::null_mut(), core::ptr::null_mut(), space)?;
+        let space = identifiers::space(res.ai_port_space.cast_unsigned())?;
+        let made = identifiers::create(core::ptr::null_mut(), core::ptr::null_mut(), space)?;
         let fits = made.seen(|public| res.ai_qp_type == 0 || res.ai_qp_type.cast_unsigned() == public.qp_type);
         let ready = if fits {
             // SAFETY: as above.
             unsafe { set_up(&made, res, pd, attr) }
         } else {
             Err(Errno::unsupported(format!(
-                "ai_qp_type {}: identifiers of RDMA_PS_TCP are RC ({IBV_QPT_RC}), those of RDMA_PS_UDP UD ({IBV_QPT_UD})",
+                "ai_qp_type {}: identifiers of RDMA_PS_TCP are RC ({IBV_QPT_RC}), those of RDMA_PS_UDP \
+                 UD ({IBV_QPT_UD})",
                 res.ai_qp_type
             )))
         };
@@ -100,7 +94,7 @@ fn take_down(id: &Arc<Id>) -> Result<()> {
     if id.seen(|public| !public.srq.is_null()) {
         queue_pair::destroy_srq(id)?;
     }
-    id::destroy("rdma_destroy_ep", id.c_address())
+    identifiers::destroy("rdma_destroy_ep", id.c_address())
 }
 
 #[unsafe(no_mangle)]
@@ -126,8 +120,8 @@ pub(crate) unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *m
         let channel = channel.ok_or_else(|| {
             Errno::invalid("the identifier reports to a channel of the program's: take the request from there")
         })?;
-        listen.acknowledge_kept()?;
-        let event = channel::next(&channel)?;
+        events::acknowledge_kept(&listen)?;
+        let event = events::next(&channel)?;
         // SAFETY: an event that was just published.
         let (kind, status, asked) = unsafe { ((*event).event, (*event).status, (*event).id) };
         let result = if status != 0 {
@@ -136,7 +130,7 @@ pub(crate) unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *m
             Err(Errno::invalid(format!("event {kind} in the place of a request")))
         } else {
             handle::get::<Id>(asked).map_err(Errno::from).and_then(|asked| {
-                id::migrate(&asked, channel::Channel::open()?, true)?;
+                identifiers::migrate(&asked, Channel::open()?, true)?;
                 let passive = listen.lock().passive.as_ref().map(|passive| (passive.pd, passive.attr));
                 if let Some((pd, mut attr)) = passive {
                     queue_pair::create_plain(&asked, pd as *mut ibv_pd, &mut attr)?;

@@ -1,12 +1,12 @@
-//! What connects the state machine with the cards and with the program's identifiers: one lock, and a thread that takes
-//! datagrams and lets time pass.
+//! Manager: connects the state machine with the cards and the program's identifiers. It has one lock, and a thread that
+//! takes datagrams and lets time pass.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use emu_libibverbs::errno::{Errno, Result};
 use emu_libibverbs::{fork, handle, is_bridged, now_ps, relax};
@@ -22,7 +22,7 @@ use crate::protocol::service::{Service, Space};
 
 /// Ports that are given where none is asked for, as Linux has them.
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 32_768..=60_999;
-/// The thread looks at the time at least so often.
+/// The thread checks the time at least so often.
 const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 const PS_PER_MS: u64 = 1_000_000_000;
 
@@ -60,7 +60,7 @@ pub(crate) fn lock() -> Result<MutexGuard<'static, Manager>> {
     let devices = device::devices()?;
     let manager = MANAGER.get_or_init(|| {
         // A machine that does not move by itself does the same thing every time.
-        let seed = if is_bridged() { getrandom::u64().unwrap_or(1) } else { 1 };
+        let seed = if is_bridged() { emu_bridge::process_number() } else { 1 };
         Mutex::new(Manager {
             agent: Agent::new(seed),
             devices,
@@ -245,7 +245,7 @@ impl Manager {
         channel.events.push(Pending { id, listener, kind, status: 0, param });
     }
 
-    /// Takes what has come, and looks at the time. Returns whether anything has come.
+    /// Takes the datagrams that have come. Returns whether there were some.
     fn turn(&mut self) -> bool {
         let mut came = false;
         for gsi in &self.gsis {
@@ -293,7 +293,8 @@ impl Manager {
         if let Some(other) = there.iter().find(clash) {
             let (space, at) = (if id.space == Space::Tcp { "TCP" } else { "UDP" }, other.address);
             let reason = format!(
-                "port {port} of {space} is taken at {at}: choose another, or 0 for a free one; RDMA_OPTION_ID_REUSEADDR \
+                "port {port} of {space} is taken at {at}: choose another, or 0 for a free one; \
+                 RDMA_OPTION_ID_REUSEADDR \
                  on both lets two have it"
             );
             return Err(Errno::new(libc::EADDRINUSE, reason));
@@ -350,7 +351,7 @@ pub(crate) fn request_taken(id: &Id) {
     }
 }
 
-/// An identifier is done with. Returns those of requests that its program has not been told of.
+/// An identifier is done with. Returns those of requests that its program has not taken.
 pub(crate) fn release(id: &Arc<Id>) -> Vec<Arc<Id>> {
     let Ok(mut manager) = lock() else { return Vec::new() };
     let (channel, conn, listener, local, owns_port) = {
@@ -480,14 +481,15 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 static ENDED: AtomicBool = AtomicBool::new(false);
 /// What wakes the thread, for a process that ends.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
-/// Longest that a process which ends waits for the thread.
-const LEAVING: Duration = Duration::from_secs(1);
+/// Longest that a process which ends waits for the thread: a second.
+const LEAVING_NAPS: u32 = 10_000;
+const LEAVING_NAP: Duration = Duration::from_micros(100);
 
 /// Has all connections ended when the process ends, as the kernel does it for one that is gone.
 fn end_at_exit() {
     static ONCE: Once = Once::new();
-    // SAFETY: the library is never unloaded (`xtask/src/emu_libs.rs`), so the handler is there when the process ends. It
-    // runs before that of libibverbs, which was registered before and has the cards send what is left.
+    // SAFETY: the library is never unloaded (`xtask/src/emu_libs.rs`), so the handler is there when the process ends.
+    // It runs before that of libibverbs, which was registered before and has the cards send what is left.
     ONCE.call_once(|| _ = unsafe { libc::atexit(at_exit) });
 }
 
@@ -500,9 +502,11 @@ extern "C" fn at_exit() {
     let one = 1_u64;
     // SAFETY: the descriptor is never closed, and eight bytes are read.
     unsafe { libc::write(WAKE.load(Ordering::Relaxed), (&raw const one).cast(), 8) };
-    let begun = Instant::now();
-    while !ENDED.load(Ordering::Acquire) && begun.elapsed() < LEAVING {
-        std::thread::sleep(Duration::from_micros(100));
+    for _ in 0..LEAVING_NAPS {
+        if ENDED.load(Ordering::Acquire) {
+            break;
+        }
+        std::thread::sleep(LEAVING_NAP);
     }
 }
 

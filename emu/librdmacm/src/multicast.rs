@@ -1,5 +1,5 @@
-//! Multicast groups of IP addresses, as Linux maps them for RoCE: the group of an IPv4 address has the mapped address as
-//! its GID, that of an IPv6 address the address itself.
+//! Multicast groups of IP addresses, as Linux maps them for RoCE: the group of an IPv4 address has the mapped address
+//! as its GID, that of an IPv6 address the address itself.
 
 use core::ffi::{c_int, c_void};
 use std::net::IpAddr;
@@ -12,23 +12,14 @@ use verbs_sys::*;
 use crate::abi::*;
 use crate::address::Endpoint;
 use crate::channel::{Param, Pending, Way};
-use crate::id::Id;
+use crate::events;
+use crate::id::{Id, Membership};
 use crate::protocol::agent::gid_of;
 
 /// Queue pair number of datagrams to groups.
 pub(crate) const GROUP_QPN: u32 = 0xFF_FFFF;
 /// What stands for the group's LID on RoCE.
 const GROUP_LID: u16 = 0xC000;
-
-/// An identifier's membership in a group.
-#[derive(Clone, Debug)]
-pub(crate) struct Membership {
-    address: IpAddr,
-    context: usize,
-    /// It receives, too.
-    full: bool,
-    attached: bool,
-}
 
 fn join(id: &Arc<Id>, address: IpAddr, full: bool, context: *mut c_void) -> Result<()> {
     id.device()?;
@@ -45,7 +36,7 @@ fn join(id: &Arc<Id>, address: IpAddr, full: bool, context: *mut c_void) -> Resu
     let ah = ibv_ah_attr { dlid: GROUP_LID, ..id.way_to(address)? };
     let param = Param::Group { ah: Way(ah), context: context as usize };
     id.report(RDMA_CM_EVENT_MULTICAST_JOIN, 0, param);
-    id.complete()
+    events::complete(id)
 }
 
 /// The event of a membership comes: the queue pair receives what is sent to the group from now on.

@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
                 inner.reuse = reuse != 0;
             }
             (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => {
-                // Addresses of IPv4 and of IPv6 are apart in any case.
+                // Ports of IPv4 and of IPv6 are distinct in any case.
                 // SAFETY: as above.
                 let _: c_int = unsafe { value(optval, optlen, "RDMA_OPTION_ID_AFONLY") }?;
             }

@@ -3,17 +3,17 @@
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use emu_libibverbs::errno::{Errno, Result, number, set};
 use emu_libibverbs::handle::{self, Object as _};
-use emu_libibverbs::{calls, is_bridged, now_ps, relax};
+use emu_libibverbs::{calls, is_bridged, now_ps};
 use verbs_sys::*;
 
 use crate::abi::*;
-use crate::connect::bring;
 use crate::id::Id;
 use crate::protocol::service::Space;
+use crate::states::bring;
 
 unsafe extern "C" {
     fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut c_void) -> *mut ibv_srq;
@@ -194,17 +194,21 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
 /// A card has sent what was posted by the time at which a command has destroyed the queue pair, which takes a kernel a
 /// millisecond: programs that do not wait for the completions of their datagrams rely on it.
 const LEAVING_PS: u64 = 1_000_000_000;
-/// The same on a computer that has no time for the cards.
-const LEAVING: Duration = Duration::from_millis(100);
+const NAP: Duration = Duration::from_micros(200);
+/// Most naps, for a computer that has no time for the cards.
+const LEAVING_NAPS: u32 = 500;
 
 fn let_datagrams_leave() -> Result<()> {
     if !is_bridged() {
         emu_bridge::with_world(|world| world.run_until(LEAVING_PS, |_| false))?;
         return Ok(());
     }
-    let (begun, end_ps) = (Instant::now(), now_ps().saturating_add(LEAVING_PS));
-    while now_ps() < end_ps && begun.elapsed() < LEAVING {
-        relax();
+    let end_ps = now_ps().saturating_add(LEAVING_PS);
+    for _ in 0..LEAVING_NAPS {
+        if now_ps() >= end_ps {
+            break;
+        }
+        std::thread::sleep(NAP);
     }
     Ok(())
 }

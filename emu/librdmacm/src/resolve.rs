@@ -12,6 +12,7 @@ use crate::abi::*;
 use crate::address::Endpoint;
 use crate::channel::Param;
 use crate::device::{self, Device, devices, listed};
+use crate::events;
 use crate::id::{Id, Stage};
 use crate::manager;
 use crate::protocol::agent::gid_of;
@@ -124,7 +125,7 @@ pub(crate) fn resolve_address(id: &Arc<Id>, source: Option<Endpoint>, remote: En
             id.report(RDMA_CM_EVENT_ADDR_ERROR, -error.value, Param::Nothing);
         }
     }
-    id.complete()
+    events::complete(id)
 }
 
 /// The time is not needed: all addresses are known.
@@ -159,7 +160,7 @@ pub(crate) fn resolve_route(id: &Arc<Id>) -> Result<()> {
     id.lock().stage = Stage::RouteResolved;
     id.show_route(device);
     id.report(RDMA_CM_EVENT_ROUTE_RESOLVED, 0, Param::Nothing);
-    id.complete()
+    events::complete(id)
 }
 
 #[unsafe(no_mangle)]

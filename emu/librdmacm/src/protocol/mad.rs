@@ -277,7 +277,8 @@ pub enum BadMad {
     Length(usize),
     /// Another class, version or method.
     #[error(
-        "version {base}, class {class:#x} of version {version}, method {method:#x}: connection management is 1, 0x7, 2, 0x3"
+        "version {base}, class {class:#x} of version {version}, method {method:#x}: \
+         connection management is 1, 0x7, 2, 0x3"
     )]
     Class {
         /// Base version.

@@ -265,7 +265,7 @@ fn without_an_answer_a_request_is_repeated_and_then_given_up() {
 fn a_program_that_takes_its_time_is_waited_for() {
     let mut net = Net::listening(&[]);
     net.connect();
-    // Nobody answers; the client asks again, and is told to wait.
+    // Nobody answers; the client asks again, and is asked to wait.
     for _ in 0..20 {
         net.act(&mut |_, _, _, _, _| {});
         let Some(at_ps) = net.wire.first().map(|(at_ps, ..)| *at_ps).or(net.agents[CLIENT].due_ps()) else { break };
@@ -338,8 +338,8 @@ fn who_names_an_address_listens_before_who_names_none_and_nobody_twice() {
 }
 
 #[test]
-fn a_program_that_goes_away_tells_the_other_end() {
-    // Before an answer: the server's program hears of it, and cannot accept any more.
+fn a_program_that_goes_away_notifies_the_other_end() {
+    // Before an answer: the server's program is notified of it, and cannot accept any more.
     let mut net = Net::listening(&[]);
     let conn = net.connect();
     net.run(|_, _, _, _, _| {});
@@ -448,7 +448,7 @@ fn a_queue_pair_is_found_whatever_happens_to_the_messages() {
         for accepts in [true, false] {
             let mut net = Net::new(&fates);
             net.agents[SERVER].listen(LOOKUP, None, 1).expect("free");
-            net.agents[CLIENT].look_up(path(CLIENT), (LOOKUP, 9), b"where", 0).expect("room");
+            net.agents[CLIENT].query(path(CLIENT), (LOOKUP, 9), b"where", 0).expect("room");
             net.run(|agent, _, conn, event, now_ps| {
                 if let Event::Request(request) = event {
                     assert_eq!((request.wanted, &request.private[..5]), (Wanted::Datagrams, &b"where"[..]));
@@ -475,7 +475,7 @@ fn a_queue_pair_is_found_whatever_happens_to_the_messages() {
         }
     }
     let mut net = Net::new(&[]);
-    net.agents[CLIENT].look_up(path(CLIENT), (LOOKUP, 9), &[], 0).expect("room");
+    net.agents[CLIENT].query(path(CLIENT), (LOOKUP, 9), &[], 0).expect("room");
     net.run(|_, _, _, _, _| {});
     let [(_, Event::NotFound { status, .. })] = &net.events[CLIENT][..] else { panic!("{:?}", net.events) };
     assert_eq!(*status, sidr_status::INVALID_SERVICE_ID);
