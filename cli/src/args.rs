@@ -278,8 +278,12 @@ pub(crate) struct EmuExecArgs {
     /// Folder of the emulator's libraries [default: target/emu-libs, or where this program was installed].
     #[arg(long, value_name = "DIR")]
     pub(crate) libs: Option<PathBuf>,
+    /// Print the cards' names and their IPv4 addresses, one card a line, and start nothing: programs that connect by
+    /// `librdmacm` (rping, `ib_send_bw -R`) are given the other one's.
+    #[arg(long, conflicts_with_all = ["attach", "command"])]
+    pub(crate) addresses: bool,
     /// The program and its arguments.
-    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    #[arg(last = true, required_unless_present = "addresses", value_name = "PROGRAM")]
     pub(crate) command: Vec<OsString>,
 }
 

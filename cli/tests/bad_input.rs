@@ -377,6 +377,20 @@ fn a_command_of_ranks_names_a_launcher() {
 }
 
 #[test]
+fn the_addresses_of_emulated_cards_are_printed() {
+    for (arguments, expected) in [
+        (&["--card", "3"][..], "mlx5_0 198.18.0.4\nmlx5_1 198.18.0.5\n"),
+        (&["--rank", "300", "--of", "301", "--cards", "1"], "mlx5_0 198.18.1.45\n"),
+        (&["--bridge", "127.0.0.1:7471,127.0.0.1:7472", "--card", "1"], "mlx5_0 198.18.0.2\n"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flexcast"));
+        let output = command.args(["emu", "exec", "--addresses"]).args(arguments).output().expect("the tool starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{arguments:?}");
+    }
+}
+
+#[test]
 fn a_program_on_the_emulator_s_libraries_needs_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("bin/flexcast");

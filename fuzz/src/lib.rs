@@ -14,6 +14,7 @@ pub mod fixture;
 pub mod guard;
 pub mod input;
 pub mod machine;
+pub mod manager;
 pub mod packet;
 pub mod replay;
 pub mod service;
@@ -40,7 +41,7 @@ macro_rules! targets {
             &[$(Target { name: stringify!($name), run: $name::run, seeds: $name::seeds }),*];
     };
 }
-targets!(elf, packet, wqe, devx, api, firmware, text, ethernet, service, store, session);
+targets!(elf, packet, wqe, devx, api, firmware, text, ethernet, service, store, session, manager);
 
 /// The program of a target: under libFuzzer with `--cfg fuzzing`, otherwise a replay of the files it is given.
 #[macro_export]

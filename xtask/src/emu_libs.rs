@@ -21,12 +21,14 @@ const LIBRARY: &str = "libflexio.so";
 
 /// Names under which programs link or load the other ABIs: links to [`LIBRARY`], so that the dynamic loader, which
 /// knows a library by its inode, loads it once. It searches for the symbol versions of each in the one file.
-const OTHER_NAMES: [&str; 13] = [
+const OTHER_NAMES: [&str; 15] = [
     "libflexio.so.2",
     "libibverbs.so",
     "libibverbs.so.1",
     "libmlx5.so",
     "libmlx5.so.1",
+    "librdmacm.so",
+    "librdmacm.so.1",
     "libdoca_common.so",
     "libdoca_common.so.2",
     "libdoca_argp.so",

@@ -14,7 +14,7 @@ use anyhow::{Context as _, anyhow, bail};
 use emu_bridge::{INLINE, NAMES_VARIABLE, RACES_VARIABLE, VARIABLE};
 use emu_config::{AttachTable, JobTable, Machine, ShareTable};
 use emu_observe::new_file;
-use flexcast_cli::note;
+use flexcast_cli::{note, out};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -33,6 +33,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Becomes the program; or, if there is something to do after it, runs it, and ends as it does unless its machine has
 /// found races.
 pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
+    if args.addresses {
+        return print_addresses(&machine(args)?);
+    }
     let libraries = libraries(args.libs.as_deref(), &places())?;
     // Passed as text: a bad file ends here, and not inside the program's first call of verbs.
     let machine = machine(args)?;
@@ -66,6 +69,17 @@ pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
         return code.map(ExitCode::from);
     }
     Err(not_started(program, command.exec().into()))
+}
+
+/// Prints where the cards of a machine are reached.
+fn print_addresses(machine: &Machine) -> anyhow::Result<ExitCode> {
+    let config = machine.config()?;
+    for card in 0..config.cards {
+        if let Some([a, b, c, d]) = emu_machine::address(config.first_card + card).gid.ipv4() {
+            out!("mlx5_{card} {a}.{b}.{c}.{d}")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Why a program has not been started, and what helps.
@@ -296,6 +310,7 @@ mod tests {
             gdb_wait: 60,
             device_names: None,
             device_files: false,
+            addresses: false,
             libs: None,
             command: vec![],
         };
@@ -329,6 +344,7 @@ mod tests {
             gdb_wait: 60,
             device_names: None,
             device_files: false,
+            addresses: false,
             libs: None,
             command: vec![],
         };

@@ -40,6 +40,7 @@ pub use make::{check, make};
 pub use names::{NAMES_VARIABLE, device_names};
 pub use peer::PeerConfig;
 pub use peers::attempt;
+pub use process::process_number;
 pub use share::{
     Client, Lost, MAX_MESSAGE_BYTES, Remote, RemoteClock, Reply, Seldom, Session, ShareCounters, VERSION, serve_with,
     share_counters, take_away,

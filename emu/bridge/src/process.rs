@@ -22,6 +22,14 @@ fn parse(text: &str) -> Option<(char, u64)> {
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
+/// A number of this process that no other one of this computer has, also after it has ended: for numbers that must
+/// differ from run to run.
+#[must_use]
+pub fn process_number() -> u64 {
+    let Process { pid, started } = Process::own();
+    started.rotate_left(22) ^ u64::from(pid)
+}
+
 impl Process {
     /// The calling one.
     pub(crate) fn own() -> Self {

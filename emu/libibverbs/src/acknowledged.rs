@@ -15,7 +15,7 @@ const REPORT_AFTER: Duration = Duration::from_secs(3);
 
 /// Events of one kind of one object.
 #[derive(Debug, Default)]
-pub(crate) struct Acknowledged {
+pub struct Acknowledged {
     counts: Mutex<Counts>,
     changed: Condvar,
 }
@@ -42,7 +42,7 @@ impl Acknowledged {
     }
 
     /// The program takes an event; false if it must not, because the object is being destroyed.
-    pub(crate) fn take(&self) -> bool {
+    pub fn take(&self) -> bool {
         let mut counts = self.lock();
         if !counts.closed {
             counts.taken = counts.taken.wrapping_add(1);
@@ -54,7 +54,7 @@ impl Acknowledged {
     ///
     /// # Errors
     /// EINVAL for more events than were taken. They count, as they do in rdma-core.
-    pub(crate) fn acknowledge(&self, events: u32, shown: &AtomicU32) -> Result<()> {
+    pub fn acknowledge(&self, events: u32, shown: &AtomicU32) -> Result<()> {
         let mut counts = self.lock();
         counts.acknowledged = counts.acknowledged.wrapping_add(events);
         shown.store(counts.acknowledged, Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl Acknowledged {
     /// Gives no event any more, and waits until those that were taken are acknowledged: as long as that takes, as the
     /// manual pages ask for. What is waited for is reported after a few seconds; `object` names it with the call that
     /// acknowledges.
-    pub(crate) fn close(&self, call: &str, object: &dyn fmt::Display) {
+    pub fn close(&self, call: &str, object: &dyn fmt::Display) {
         let mut counts = self.lock();
         counts.closed = true;
         let mut reported = false;

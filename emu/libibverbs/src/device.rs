@@ -415,7 +415,8 @@ pub fn gids(id: FunctionId) -> Result<Vec<GidEntry>> {
 }
 
 /// A port's identifiers, for a message.
-pub(crate) fn listed(gids: &[GidEntry]) -> String {
+#[must_use]
+pub fn listed(gids: &[GidEntry]) -> String {
     let one = |(index, GidEntry { gid, version }): (usize, &GidEntry)| {
         let version = match version {
             RoceVersion::V1 => "v1",
@@ -438,6 +439,14 @@ fn port(id: FunctionId) -> Result<PortInfo> {
         Some(cards) => Ok(card_elsewhere(cards, id)?.port.clone()),
         None => on_nic(id.card, |nic| Ok(port_of(nic))),
     }
+}
+
+/// Code of the largest path MTU of a function's port.
+///
+/// # Errors
+/// No such function, or there is no machine.
+pub fn port_mtu_code(id: FunctionId) -> Result<u8> {
+    Ok(port(id)?.mtu_code)
 }
 
 /// Partition keys of a card's port.

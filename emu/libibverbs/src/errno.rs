@@ -51,6 +51,7 @@ impl From<NicError> for Errno {
             | NicError::QpAttached { .. }
             | NicError::QpSteered { .. }
             | NicError::MkeyBound { .. }
+            | NicError::QpTaken { .. }
             | NicError::FlowTableInUse { .. } => libc::EBUSY,
             NicError::TooManyKeys { .. }
             | NicError::TooManyQueues { .. }
@@ -104,17 +105,17 @@ fn failed(call: &'static str, error: &Errno) {
 }
 
 /// A call that returns 0 or an errno value.
-pub(crate) fn status(call: &'static str, f: impl FnOnce() -> Result<()>) -> i32 {
+pub fn status(call: &'static str, f: impl FnOnce() -> Result<()>) -> i32 {
     run(call, f).map_or_else(|error| error.value, |()| 0)
 }
 
 /// A call that returns a number, or -1 and `errno`.
-pub(crate) fn number(call: &'static str, f: impl FnOnce() -> Result<i32>) -> i32 {
+pub fn number(call: &'static str, f: impl FnOnce() -> Result<i32>) -> i32 {
     run(call, f).unwrap_or(-1)
 }
 
 /// A call that returns a pointer, or null and `errno`.
-pub(crate) fn pointer<T>(call: &'static str, f: impl FnOnce() -> Result<*mut T>) -> *mut T {
+pub fn pointer<T>(call: &'static str, f: impl FnOnce() -> Result<*mut T>) -> *mut T {
     run(call, f).unwrap_or(std::ptr::null_mut())
 }
 
@@ -122,7 +123,10 @@ pub(crate) fn pointer<T>(call: &'static str, f: impl FnOnce() -> Result<*mut T>)
 ///
 /// # Safety
 /// If not null, `p` must be valid for writes and not be accessed otherwise during the call.
-pub(crate) unsafe fn out<'a, T>(p: *mut T, name: &str) -> Result<&'a mut std::mem::MaybeUninit<T>> {
+///
+/// # Errors
+/// EINVAL if it is null.
+pub unsafe fn out<'a, T>(p: *mut T, name: &str) -> Result<&'a mut std::mem::MaybeUninit<T>> {
     // SAFETY: the caller vouches for it; uninitialised contents are allowed.
     unsafe { p.cast::<std::mem::MaybeUninit<T>>().as_mut() }.ok_or_else(|| Errno::invalid(format!("{name} is null")))
 }
@@ -131,7 +135,10 @@ pub(crate) unsafe fn out<'a, T>(p: *mut T, name: &str) -> Result<&'a mut std::me
 ///
 /// # Safety
 /// If not null, `p` must point at an initialised `T` that nobody writes during the call.
-pub(crate) unsafe fn input<'a, T>(p: *const T, name: &str) -> Result<&'a T> {
+///
+/// # Errors
+/// EINVAL if it is null.
+pub unsafe fn input<'a, T>(p: *const T, name: &str) -> Result<&'a T> {
     // SAFETY: the caller vouches for it.
     unsafe { p.as_ref() }.ok_or_else(|| Errno::invalid(format!("{name} is null")))
 }

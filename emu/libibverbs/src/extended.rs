@@ -134,7 +134,7 @@ pub(crate) fn make(context: &Context, attr: &mut ibv_qp_init_attr_ex, mr_lists: 
         qp_type: attr.qp_type,
         sq_sig_all: attr.sq_sig_all,
     };
-    let extras = Extras { send_ops, block_multicast_loopback: flags != 0, mr_lists };
+    let extras = Extras { send_ops, block_multicast_loopback: flags != 0, mr_lists, ..Extras::default() };
     let qp = qp::create(pd, &mut plain, extras)?;
     attr.cap = plain.cap;
     Ok(qp)

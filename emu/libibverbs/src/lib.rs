@@ -33,6 +33,7 @@ mod extended;
 mod extended_cq;
 mod failures;
 pub mod fork;
+mod gsi;
 pub mod handle;
 mod indirect;
 mod kernel;
@@ -59,21 +60,30 @@ mod window;
 
 use verbs_sys::VerbsApi;
 
+pub use acknowledged::Acknowledged;
 pub use address::resolve_mac;
 pub use card::now_ps;
-pub use device::{Context, device_name, functions, gids, mac};
+pub use device::{Context, device_name, functions, gids, listed, mac, port_mtu_code};
+pub use gsi::create_gsi;
 pub use machine::{is_bridged, relax};
+pub use mailbox::Mailbox;
 pub use pd::{Pd, access_rights};
 pub use steering::Tir;
 
 /// The emulator's functions, under their C names.
 #[must_use]
 pub fn api() -> VerbsApi {
+    log::leave_to_host();
+    calls()
+}
+
+/// The same for another C library of the emulator: messages stay those of a C program.
+#[must_use]
+pub fn calls() -> VerbsApi {
     use {
         channel::*, compat::*, cq::*, device::*, devx::*, devx_umem::*, direct::*, events::*, indirect::*,
         multicast::*, open::*, pd::*, qp::*,
     };
-    log::leave_to_host();
     VerbsApi {
         ibv_get_device_list,
         ibv_free_device_list,

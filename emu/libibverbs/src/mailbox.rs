@@ -8,7 +8,7 @@ use crate::errno::{Errno, Result};
 
 /// A queue with a descriptor: an event counter of the kernel, in step with the queue.
 #[derive(Debug)]
-pub(crate) struct Mailbox<T> {
+pub struct Mailbox<T> {
     waiting: Mutex<VecDeque<T>>,
     fd: c_int,
 }
@@ -22,7 +22,10 @@ impl<T> Drop for Mailbox<T> {
 
 impl<T> Mailbox<T> {
     /// `what` is for the message when the process has no descriptor left.
-    pub(crate) fn new(what: &str) -> Result<Self> {
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub fn new(what: &str) -> Result<Self> {
         // SAFETY: makes a new descriptor. Its flags decide whether a call waits.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
         if fd < 0 {
@@ -31,28 +34,47 @@ impl<T> Mailbox<T> {
         Ok(Self { waiting: Mutex::default(), fd })
     }
 
-    pub(crate) fn fd(&self) -> c_int {
+    /// The descriptor, for poll(2).
+    pub fn fd(&self) -> c_int {
         self.fd
     }
 
-    pub(crate) fn push(&self, event: T) {
+    /// Puts an event behind the others.
+    pub fn push(&self, event: T) {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
         let one = 1_u64;
         // SAFETY: the descriptor is open, and eight bytes are read. A full counter would need 2^64 events.
         unsafe { libc::write(self.fd, (&raw const one).cast(), 8) };
     }
 
-    pub(crate) fn pop(&self) -> Option<T> {
+    /// Takes the first event, if there is one.
+    pub fn pop(&self) -> Option<T> {
         let event = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
+        self.count_down();
+        Some(event)
+    }
+
+    fn count_down(&self) {
         let mut one = 0_u64;
         // SAFETY: the descriptor is open, and eight bytes are written. Its counter is that of the events, or is about
         // to be.
         unsafe { libc::read(self.fd, (&raw mut one).cast(), 8) };
-        Some(event)
+    }
+
+    /// Takes the events out that `keep` does not keep.
+    pub fn retain(&self, mut keep: impl FnMut(&T) -> bool) -> Vec<T> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let (kept, taken): (Vec<T>, Vec<T>) = waiting.drain(..).partition(&mut keep);
+        waiting.extend(kept);
+        drop(waiting);
+        for _ in &taken {
+            self.count_down();
+        }
+        taken
     }
 
     /// Whether the program has set `O_NONBLOCK` on the descriptor.
-    pub(crate) fn nonblocking(&self) -> bool {
+    pub fn nonblocking(&self) -> bool {
         // SAFETY: the descriptor is open.
         unsafe { libc::fcntl(self.fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
     }
@@ -62,7 +84,7 @@ impl<T> Mailbox<T> {
     ///
     /// # Errors
     /// EINTR when a signal came first.
-    pub(crate) fn wait(&self, most_ms: Option<i32>) -> Result<()> {
+    pub fn wait(&self, most_ms: Option<i32>) -> Result<()> {
         let mut poll = libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: one structure, which lives during the call.
         match unsafe { libc::poll(&raw mut poll, 1, most_ms.unwrap_or(-1)) } {
@@ -90,5 +112,8 @@ mod tests {
         assert_eq!((readable(), mailbox.pop()), (true, Some('a')));
         mailbox.wait(None).expect("one is left");
         assert_eq!((readable(), mailbox.pop(), readable(), mailbox.pop()), (true, Some('b'), false, None));
+        "abc".chars().for_each(|event| mailbox.push(event));
+        assert_eq!(mailbox.retain(|event| *event == 'b'), ['a', 'c']);
+        assert_eq!((readable(), mailbox.pop(), readable()), (true, Some('b'), false));
     }
 }

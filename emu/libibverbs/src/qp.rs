@@ -284,11 +284,13 @@ pub(crate) struct Extras {
     pub(crate) block_multicast_loopback: bool,
     /// It binds keys over other keys.
     pub(crate) mr_lists: bool,
+    /// It is that of the port's general services.
+    pub(crate) gsi: bool,
 }
 
 /// Makes a queue pair, without publishing it.
 pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -> Result<Arc<Qp>> {
-    let Extras { send_ops, block_multicast_loopback, mr_lists } = extras;
+    let Extras { send_ops, block_multicast_loopback, mr_lists, gsi } = extras;
     let transport = transport(attr.qp_type)?;
     let srq = if attr.srq.is_null() { None } else { Some(handle::get::<Srq>(attr.srq)?) };
     if srq.is_some() && transport == Transport::Uc {
@@ -328,7 +330,8 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
         uar: 0,
     };
     begin_command(id)?;
-    let number = card::call(id, Request::CreateQp { attr: nic_attr })?.number()?;
+    let request = if gsi { Request::CreateGsiQp { attr: nic_attr } } else { Request::CreateQp { attr: nic_attr } };
+    let number = card::call(id, request)?.number()?;
     attr.cap = shape.cap;
     let qp_base = ibv_qp {
         context: pd.context.c_address(),

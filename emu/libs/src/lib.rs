@@ -3,3 +3,4 @@
 
 // Its exported functions, and those of what it carries, belong to the archive.
 pub use emu_libdoca_dpa;
+pub use emu_librdmacm;

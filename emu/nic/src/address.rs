@@ -94,5 +94,9 @@ impl Address {
     }
 }
 
+/// The queue pair of a port's general services (InfiniBand specification, volume 1, 13.5.1): connection managers talk
+/// through it.
+pub const GSI_QPN: u32 = 1;
+
 /// The queue pair number that a packet to a group carries.
 pub const MULTICAST_QPN: u32 = 0xFF_FFFF;

@@ -80,6 +80,18 @@ pub enum NicError {
         /// The queue pair has no receive ring.
         no_rq: bool,
     },
+    /// A well-known queue pair exists already.
+    #[error("queue pair {qpn} of the port exists already: it is one for all, so destroy it first")]
+    QpTaken {
+        /// Its number.
+        qpn: u32,
+    },
+    /// General services use another transport.
+    #[error("queue pair 1 of a port is UD, not {transport}")]
+    GsiTransport {
+        /// What was asked for.
+        transport: Transport,
+    },
     /// No such flow table.
     #[error("flow table {table} does not exist: create it first")]
     UnknownFlowTable {

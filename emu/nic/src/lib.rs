@@ -50,7 +50,7 @@ pub mod wire;
 mod wqe;
 
 pub use access::{Access, KeyFault, MkeyAttr};
-pub use address::{Address, Gid, GidEntry, MULTICAST_QPN, RoceVersion};
+pub use address::{Address, GSI_QPN, Gid, GidEntry, MULTICAST_QPN, RoceVersion};
 pub use counters::Counters;
 pub use cq::{CqAttr, CqProgress, CqTarget, Moderation};
 pub use cqe::{opcode as cqe_opcode, syndrome, vendor};

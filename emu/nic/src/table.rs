@@ -1,5 +1,8 @@
 //! Numbered objects and things in flight.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use crate::error::NicError;
 
 /// Queue numbers have 24 bits; the last one is the multicast number.
@@ -11,11 +14,25 @@ const NUMBER_LIMIT: usize = 0xFF_FFFF;
 pub(crate) struct Table<T> {
     first: usize,
     entries: Vec<Option<Box<T>>>,
+    /// Objects at numbers below the first, which are given for what they mean.
+    well_known: BTreeMap<u32, Box<T>>,
 }
 
 impl<T> Table<T> {
     pub(crate) fn new(first: u32) -> Self {
-        Self { first: first as usize, entries: Vec::new() }
+        Self { first: first as usize, entries: Vec::new(), well_known: BTreeMap::new() }
+    }
+
+    /// Gives an object a number below the first.
+    pub(crate) fn insert_at(&mut self, number: u32, make: impl FnOnce(u32) -> T) -> Result<u32, NicError> {
+        debug_assert!((number as usize) < self.first, "others are given in order");
+        match self.well_known.entry(number) {
+            Entry::Occupied(_) => Err(NicError::QpTaken { qpn: number }),
+            Entry::Vacant(vacant) => {
+                vacant.insert(Box::new(make(number)));
+                Ok(number)
+            }
+        }
     }
 
     pub(crate) fn insert(&mut self, make: impl FnOnce(u32) -> T) -> Result<u32, NicError> {
@@ -33,25 +50,33 @@ impl<T> Table<T> {
     }
 
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
-        self.entries.get(self.index(number)?)?.as_deref()
+        match self.index(number) {
+            Some(index) => self.entries.get(index)?.as_deref(),
+            None => self.well_known.get(&number).map(Box::as_ref),
+        }
     }
 
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
-        let index = self.index(number)?;
-        self.entries.get_mut(index)?.as_deref_mut()
+        match self.index(number) {
+            Some(index) => self.entries.get_mut(index)?.as_deref_mut(),
+            None => self.well_known.get_mut(&number).map(Box::as_mut),
+        }
     }
 
     /// Takes the object out for good.
     pub(crate) fn take(&mut self, number: u32) -> Option<Box<T>> {
-        let index = self.index(number)?;
-        self.entries.get_mut(index)?.take()
+        match self.index(number) {
+            Some(index) => self.entries.get_mut(index)?.take(),
+            None => self.well_known.remove(&number),
+        }
     }
 
     /// Numbers from `from` on, in order.
     pub(crate) fn numbers_from(&self, from: u32) -> impl Iterator<Item = u32> + '_ {
         let skipped = (from as usize).saturating_sub(self.first);
         let number = |(index, entry): (usize, &Option<Box<T>>)| entry.as_ref().map(|_| (self.first + index) as u32);
-        self.entries.iter().enumerate().skip(skipped).filter_map(number)
+        let well_known = self.well_known.range(from..).map(|(number, _)| *number);
+        well_known.chain(self.entries.iter().enumerate().skip(skipped).filter_map(number))
     }
 
     /// Numbers of the objects that satisfy `test`, in order.

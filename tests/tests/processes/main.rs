@@ -1,6 +1,7 @@
 //! Ranks, cards and daemons as processes of this computer.
 
 mod c_service;
+mod connections;
 mod ethernet;
 mod forked;
 mod four_processes;

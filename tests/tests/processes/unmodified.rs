@@ -18,24 +18,24 @@ use object::elf::FileHeader64;
 use object::read::elf::{FileHeader as _, Sym as _};
 
 /// Longest that a pair of programs may take; they need a second or two.
-const BOUND: Duration = Duration::from_secs(120);
+pub(crate) const BOUND: Duration = Duration::from_secs(120);
 /// Longest that a server may take until it listens.
 const LISTEN_BOUND: Duration = Duration::from_secs(30);
 
-fn scratch(name: &str) -> PathBuf {
+pub(crate) fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unmodified").join(name);
     std::fs::create_dir_all(&folder).expect("the folder can be made");
     folder
 }
 
 /// A program on the emulator's libraries, with a machine.
-fn command(program: &str, machine: &str) -> Command {
+pub(crate) fn command(program: &str, machine: &str) -> Command {
     let mut command = Command::new(program);
     command.env("LD_LIBRARY_PATH", libraries()).env("FLEXCAST_MACHINE", machine).stdin(Stdio::null());
     command
 }
 
-fn run(program: &str, arguments: &[&str], machine: &str) -> Output {
+pub(crate) fn run(program: &str, arguments: &[&str], machine: &str) -> Output {
     let folder = scratch(&format!("{program}-alone"));
     let file = |name: &str| File::create(folder.join(name)).expect("a file for the output");
     let mut child = command(program, machine)
@@ -50,7 +50,7 @@ fn run(program: &str, arguments: &[&str], machine: &str) -> Output {
 }
 
 /// Ports that nobody uses now.
-fn free_udp_ports() -> [u16; 2] {
+pub(crate) fn free_udp_ports() -> [u16; 2] {
     let sockets = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("a port"));
     sockets.map(|socket| socket.local_addr().expect("bound").port())
 }
@@ -72,7 +72,7 @@ fn listens(port: u16) -> bool {
 }
 
 /// A child that does not outlive its test.
-struct Running(Child);
+pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -82,9 +82,9 @@ impl Drop for Running {
 }
 
 /// What both programs of a pair printed.
-struct Pair {
-    server: String,
-    client: String,
+pub(crate) struct Pair {
+    pub(crate) server: String,
+    pub(crate) client: String,
 }
 
 /// Runs a program as server and as client, with cards 0 and 1, and checks that both succeed. `more` is added to both
@@ -324,7 +324,7 @@ fn ibv_ud_pingpong_plays() {
 }
 
 /// The average bandwidth that perftest prints last, in MB/s (measured).
-fn average(text: &str) -> Option<f64> {
+pub(crate) fn average(text: &str) -> Option<f64> {
     let rows = text.lines().skip_while(|line| !line.contains("BW average[MB/sec]")).skip(1);
     let columns = rows.map(|row| row.split_whitespace().collect::<Vec<_>>());
     columns.filter_map(|columns| columns.get(3)?.parse().ok()).last()
@@ -443,18 +443,18 @@ fn exports(library: &Path) -> BTreeSet<(String, String)> {
 #[test]
 fn every_function_of_rdma_core_44_is_exported_with_its_version() {
     let ours = exports(&libraries().join("libflexio.so"));
-    for name in ["libibverbs.so.1.14.44.0", "libmlx5.so.1.24.44.0"] {
+    for name in ["libibverbs.so.1.14.44.0", "libmlx5.so.1.24.44.0", "librdmacm.so.1.3.44.0"] {
         let found = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"]
             .map(|folder| Path::new(folder).join(name))
             .into_iter()
             .find(|path| path.exists());
         let Some(library) = found else {
-            skipped(format_args!("{name} is not installed (Debian 12: libibverbs1, ibverbs-providers)"));
+            skipped(format_args!("{name} is not installed (Debian 12: libibverbs1, ibverbs-providers, librdmacm1)"));
             continue;
         };
         // The versions' own names are exported, too.
         let theirs: Vec<_> = exports(&library).into_iter().filter(|(name, version)| name != version).collect();
-        assert!(theirs.len() > 90, "{name}: {}", theirs.len());
+        assert!(theirs.len() > 60, "{name}: {}", theirs.len());
         let missing: Vec<_> = theirs.iter().filter(|export| !ours.contains(export)).collect();
         assert!(missing.is_empty(), "{name} exports what libflexio.so does not: {missing:?}");
     }

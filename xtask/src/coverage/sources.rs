@@ -143,7 +143,7 @@ pub(super) struct Export {
 pub(super) fn exported(root: &Path) -> Result<BTreeMap<String, Export>> {
     let script = VersionScript::parse(&read(root, "emu/libflexio/link.map")?);
     let mut found = BTreeMap::new();
-    for library in ["emu/libdoca", "emu/libdoca_dpa", "emu/libflexio", "emu/libibverbs"] {
+    for library in ["emu/libdoca", "emu/libdoca_dpa", "emu/libflexio", "emu/libibverbs", "emu/librdmacm"] {
         for extension in ["rs", "c"] {
             for path in files(&root.join(library).join("src"), extension)? {
                 let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;

@@ -103,6 +103,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "cq_changes",
             "extended_cq",
             "direct",
+            "gsi",
             "multicast",
             "events",
             "compat",

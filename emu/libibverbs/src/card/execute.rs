@@ -175,6 +175,12 @@ pub(crate) fn execute(world: &mut World, caller: &mut Caller<'_>, request: Reque
             let qpn = world.card(card)?.nic.create_qp(QpAttr { rq, sq, doorbell_record, ..attr })?;
             Answer::Number(caller.made(Class::QueuePair, qpn))
         }
+        Request::CreateGsiQp { .. } if caller.other.is_some() => {
+            return Err(Errno::unsupported(
+                "the connection manager of a card is that of the process that has it: programs at its socket have none",
+            ));
+        }
+        Request::CreateGsiQp { attr } => Answer::Number(world.card(card)?.nic.create_gsi_qp(attr)?),
         Request::ModifyQp { qpn, modify } => {
             caller.check(Class::QueuePair, qpn)?;
             let now_ps = world.now_ps();

@@ -107,6 +107,10 @@ pub(crate) enum Request {
     CreateQp {
         attr: QpAttr,
     },
+    /// The queue pair of the port's general services.
+    CreateGsiQp {
+        attr: QpAttr,
+    },
     ModifyQp {
         qpn: u32,
         modify: Box<QpModify>,

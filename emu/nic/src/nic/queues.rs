@@ -1,6 +1,7 @@
 //! Commands for completion queues and queue pairs. They take effect at once and take no time.
 
 use super::Nic;
+use crate::address::GSI_QPN;
 use crate::cq::{Cq, CqAttr, CqProgress, Moderation};
 use crate::effects::{Effects, Work};
 use crate::error::NicError;
@@ -10,6 +11,7 @@ use crate::qp::{QpAttr, QpModify, QpQuery, QpState};
 use crate::queue_pair::QueuePair;
 use crate::queue_pair::receive_queue::Share;
 use crate::shared_receives::{ReceiveOrder, SharedReceives, SrqAttr, SrqProgress};
+use crate::transport::Transport;
 
 fn check_log(name: &'static str, value: u8, min: u8, max: u8) -> Result<(), NicError> {
     if (min..=max).contains(&value) { Ok(()) } else { Err(NicError::LogSize { name, value, min, max }) }
@@ -120,6 +122,21 @@ impl Nic {
     /// A size outside its limits, memory that is not aligned, or a protection domain or completion queue that is not
     /// there, or is of another virtual HCA than the other.
     pub fn create_qp(&mut self, attr: QpAttr) -> Result<u32, NicError> {
+        self.create_qp_numbered(attr, None)
+    }
+
+    /// Makes the queue pair of the port's general services ([`GSI_QPN`]), through which connection managers talk.
+    ///
+    /// # Errors
+    /// There is one, or it is not UD; or as [`create_qp`](Self::create_qp).
+    pub fn create_gsi_qp(&mut self, attr: QpAttr) -> Result<u32, NicError> {
+        if attr.transport != Transport::Ud {
+            return Err(NicError::GsiTransport { transport: attr.transport });
+        }
+        self.create_qp_numbered(attr, Some(GSI_QPN))
+    }
+
+    fn create_qp_numbered(&mut self, attr: QpAttr, number: Option<u32>) -> Result<u32, NicError> {
         if !attr.no_rq {
             check_log("log_rq_depth", attr.log_rq_depth, 0, 15)?;
             check_log("log_rq_stride", attr.log_rq_stride, 4, 10)?;
@@ -145,7 +162,11 @@ impl Nic {
         let function = self.datapath.keys.index_of_vhca(pd_vhca)?;
         self.datapath.keys.use_pd(attr.pd)?;
         let port_mtu = self.config.port_mtu;
-        let qpn = self.qps.insert(|qpn| QueuePair::new(qpn, attr, function, port_mtu));
+        let make = |qpn| QueuePair::new(qpn, attr, function, port_mtu);
+        let qpn = match number {
+            None => self.qps.insert(make),
+            Some(number) => self.qps.insert_at(number, make),
+        };
         if qpn.is_err() {
             self.datapath.keys.release_pd(attr.pd);
             return qpn;
