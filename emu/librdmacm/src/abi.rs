@@ -210,7 +210,7 @@ pub(crate) const RDMA_OPTION_ID_AFONLY: c_int = 2;
 pub(crate) const RDMA_OPTION_ID_ACK_TIMEOUT: c_int = 3;
 pub(crate) const RDMA_OPTION_IB_PATH: c_int = 1;
 
-// As the compiler of C lays them out on 64-bit Linux; `tests/c/cm_layout.c` compares them with the installed header.
+// As the compiler of C lays them out on 64-bit Linux; `tests/c/connections.c` uses them by the installed header.
 const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<ibv_sa_path_rec>() == 64);

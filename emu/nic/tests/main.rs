@@ -9,6 +9,7 @@ mod failures;
 mod fields;
 mod flags;
 mod fuzz;
+mod gsi;
 mod headers;
 mod keys;
 mod loss;

@@ -725,7 +725,7 @@ impl Agent {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.state = State::DreqSent;
         conn.transaction = transaction;
-        conn.tries = MAX_RETRIES;
+        conn.tries = times::DREQ_RETRIES;
         conn.interval_ps = times::response_ps(RESPONSE_TIMEOUT);
         let message = Message::Dreq { local_id: id, remote_id: conn.remote_id, remote_qpn: conn.remote_qpn };
         self.send_repeated(id, message, now_ps);

@@ -9,6 +9,8 @@ const MAX_CODE: u8 = 31;
 pub(crate) const RESPONSE_TIMEOUT: u8 = 17;
 /// How often a message is repeated, as Linux does it.
 pub(crate) const MAX_RETRIES: u8 = 15;
+/// The same for a DREQ: a process that has ended takes its kernel with it here, and nobody answers.
+pub(crate) const DREQ_RETRIES: u8 = 4;
 /// How much longer an MRA asks for: 69 s, as Linux does it.
 pub(crate) const MRA_TIMEOUT: u8 = 24;
 /// How long a packet may be on its way: 67 ms.
