@@ -316,9 +316,17 @@ fn what_one_process_has_made_is_not_anothers() {
     };
     for pd in 0..32 {
         refused(format!("{{\"DeallocPd\":{{\"pd\":{pd}}}}}"));
-        refused(format!("{{\"RegisterRegion\":{{\"pd\":{pd},\"addr\":4096,\"len\":4096,\"access\":1}}}}"));
+        refused(format!(
+            "{{\"RegisterRegion\":{{\"pd\":{pd},\"addr\":4096,\"len\":4096,\"access\":1,\"iova\":4096,\"on_demand\":false}}}}"
+        ));
     }
-    refused(format!("{{\"DeregisterRegion\":{{\"key\":{key},\"addr\":{addr},\"len\":4096}}}}"));
+    refused(format!("{{\"DeregisterRegion\":{{\"key\":{key},\"addr\":{addr},\"len\":4096,\"on_demand\":false}}}}"));
+    refused(format!("{{\"DestroyWindow\":{{\"key\":{key}}}}}"));
+    for number in 0x800..0x860 {
+        refused(format!("{{\"ArmSrq\":{{\"srqn\":{number},\"limit\":1}}}}"));
+        refused(format!("{{\"DestroySrq\":{{\"srqn\":{number}}}}}"));
+        refused(format!("{{\"ModerateCq\":{{\"cqn\":{number},\"count\":1,\"period_us\":1}}}}"));
+    }
     refused(format!("{{\"DestroyDevx\":{{\"kind\":\"Mkey\",\"number\":{key}}}}}"));
     refused(format!("{{\"QueryQp\":{{\"qpn\":{qpn}}}}}"));
     refused(format!("{{\"DestroyQp\":{{\"qpn\":{qpn}}}}}"));

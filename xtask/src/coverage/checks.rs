@@ -174,6 +174,7 @@ mod tests {
             ),
             ("emu/libdoca/src/lib.rs", ""),
             ("emu/libdoca_dpa/src/lib.rs", ""),
+            ("emu/librdmacm/src/lib.rs", ""),
             ("emu/libibverbs/src/lib.rs", "#[unsafe(no_mangle)]\nfn lib_hidden() {}\n"),
             ("tests/refused.rs", "#[test]\nfn refused() { (api.lib_wait)(); }\nfn opened() {}\n"),
         ] {
