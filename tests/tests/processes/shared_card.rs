@@ -317,7 +317,8 @@ fn what_one_process_has_made_is_not_anothers() {
     for pd in 0..32 {
         refused(format!("{{\"DeallocPd\":{{\"pd\":{pd}}}}}"));
         refused(format!(
-            "{{\"RegisterRegion\":{{\"pd\":{pd},\"addr\":4096,\"len\":4096,\"access\":1,\"iova\":4096,\"on_demand\":false}}}}"
+            "{{\"RegisterRegion\":{{\"pd\":{pd},\"addr\":4096,\"len\":4096,\"access\":1,\"iova\":4096,\
+             \"on_demand\":false}}}}"
         ));
     }
     refused(format!("{{\"DeregisterRegion\":{{\"key\":{key},\"addr\":{addr},\"len\":4096,\"on_demand\":false}}}}"));
