@@ -459,6 +459,35 @@ static void datagrams(struct rdma_event_channel *channel)
 	CHECK(rdma_destroy_id(asked) == 0 && rdma_destroy_id(id) == 0 && rdma_destroy_id(listener) == 0);
 }
 
+/* An identifier's shared receive queue, which its queue pair takes receives from. */
+static void shared_receives(struct rdma_event_channel *channel)
+{
+	struct sockaddr_in here = at("198.18.0.2", 7477);
+	struct ibv_srq_init_attr plain = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq_init_attr_ex extended = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_qp_init_attr queue_attr = queues();
+	struct rdma_cm_id *id;
+
+	for (int kind = 0; kind < 2; kind++) {
+		/* The call writes into it what the identifier has. */
+		struct ibv_qp_init_attr_ex attr = {
+			.qp_type = IBV_QPT_RC, .cap = queue_attr.cap, .sq_sig_all = 1, .comp_mask = IBV_QP_INIT_ATTR_PD,
+		};
+
+		CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
+		CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&here, 1000) == 0);
+		CHECK(came(channel, RDMA_CM_EVENT_ADDR_RESOLVED) == 0);
+		CHECK((kind ? rdma_create_srq_ex(id, &extended) : rdma_create_srq(id, NULL, &plain)) == 0);
+		CHECK(id->srq && id->srq->context == id->verbs && id->srq->pd == id->pd);
+		REFUSED(rdma_create_srq(id, NULL, &plain), EINVAL);
+		attr.pd = id->pd;
+		CHECK(rdma_create_qp_ex(id, &attr) == 0 && id->qp->srq == id->srq);
+		rdma_destroy_qp(id);
+		rdma_destroy_srq(id);
+		CHECK(!id->qp && !id->srq && rdma_destroy_id(id) == 0);
+	}
+}
+
 static void alone(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -476,6 +505,7 @@ static void alone(void)
 	own_queue_pair(channel);
 	bad_input(channel);
 	datagrams(channel);
+	shared_receives(channel);
 	rdma_destroy_event_channel(channel);
 }
 

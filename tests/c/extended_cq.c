@@ -12,17 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <infiniband/verbs.h>
+#include "queue_pairs.h"
 
-#define CHECK(condition)                                                                              \
-	do {                                                                                          \
-		if (!(condition)) {                                                                   \
-			fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-			exit(1);                                                                      \
-		}                                                                                     \
-	} while (0)
-
-enum { GID_INDEX = 3, DEPTH = 64, MESSAGES = 20000, BYTES = 24 };
+enum { DEPTH = 64, MESSAGES = 20000, BYTES = 24 };
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;
@@ -41,31 +33,6 @@ static struct ibv_qp *queue_pair(void)
 
 	CHECK(qp);
 	return qp;
-}
-
-static void connect_to(struct ibv_qp *qp, uint32_t peer)
-{
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
-
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-	attr.qp_state = IBV_QPS_RTR;
-	attr.path_mtu = IBV_MTU_1024;
-	attr.dest_qp_num = peer;
-	attr.max_dest_rd_atomic = 1;
-	attr.min_rnr_timer = 12;
-	attr.ah_attr.is_global = 1;
-	attr.ah_attr.port_num = 1;
-	attr.ah_attr.grh.sgid_index = GID_INDEX;
-	CHECK(!ibv_query_gid(context, 1, GID_INDEX, &attr.ah_attr.grh.dgid));
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-						IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	attr.qp_state = IBV_QPS_RTS;
-	attr.timeout = 14;
-	attr.retry_cnt = 7;
-	attr.rnr_retry = 7;
-	attr.max_rd_atomic = 1;
-	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-						IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
 static void receive(struct ibv_qp *qp, uint64_t number)

@@ -10,17 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <infiniband/verbs.h>
+#include "queue_pairs.h"
 
-#define CHECK(condition)                                                                              \
-	do {                                                                                          \
-		if (!(condition)) {                                                                   \
-			fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-			exit(1);                                                                      \
-		}                                                                                     \
-	} while (0)
-
-enum { GID_INDEX = 3, BYTES = 4096, LOCAL = IBV_ACCESS_LOCAL_WRITE };
+enum { BYTES = 4096, LOCAL = IBV_ACCESS_LOCAL_WRITE };
 
 static struct ibv_context *context;
 static struct ibv_pd *pd, *other_pd;
@@ -29,38 +21,13 @@ static struct ibv_qp *qp, *peer;
 static char *source, *target;
 static struct ibv_mr *source_mr;
 
-static void to_rts(struct ibv_qp *of, uint32_t to)
-{
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET, .port_num = 1 };
-
-	CHECK(!ibv_modify_qp(of, &attr, IBV_QP_STATE));
-	attr.qp_state = IBV_QPS_INIT;
-	attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-	CHECK(!ibv_modify_qp(of, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-	attr.qp_state = IBV_QPS_RTR;
-	attr.path_mtu = IBV_MTU_1024;
-	attr.dest_qp_num = to;
-	attr.max_dest_rd_atomic = 4;
-	attr.min_rnr_timer = 1;
-	attr.ah_attr.is_global = 1;
-	attr.ah_attr.port_num = 1;
-	attr.ah_attr.grh.sgid_index = GID_INDEX;
-	CHECK(!ibv_query_gid(context, 1, GID_INDEX, &attr.ah_attr.grh.dgid));
-	CHECK(!ibv_modify_qp(of, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-						IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	attr.qp_state = IBV_QPS_RTS;
-	attr.timeout = 14;
-	attr.retry_cnt = 7;
-	attr.rnr_retry = 7;
-	attr.max_rd_atomic = 4;
-	CHECK(!ibv_modify_qp(of, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-						IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
-}
-
 static void connect_both(void)
 {
-	to_rts(qp, peer->qp_num);
-	to_rts(peer, qp->qp_num);
+	struct ibv_qp_attr anew = { .qp_state = IBV_QPS_RESET };
+
+	CHECK(!ibv_modify_qp(qp, &anew, IBV_QP_STATE) && !ibv_modify_qp(peer, &anew, IBV_QP_STATE));
+	connect_to(qp, peer->qp_num);
+	connect_to(peer, qp->qp_num);
 }
 
 static struct ibv_wc completion(void)
@@ -140,7 +107,12 @@ static void addresses(void)
 
 	CHECK(mr && write_to((void *)64, mr->rkey) == IBV_WC_SUCCESS && arrived(target + 64));
 	CHECK(write_to(target, mr->rkey) == IBV_WC_REM_ACCESS_ERR);
+	/* Other rights leave the addresses as they are; another range has its own. */
+	CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, LOCAL | IBV_ACCESS_REMOTE_WRITE));
+	CHECK(write_to((void *)96, mr->rkey) == IBV_WC_SUCCESS && arrived(target + 96));
 	CHECK(request(IBV_WR_RDMA_WRITE, BYTES - 8, 16, mr->lkey, 0, mr->rkey) == IBV_WC_LOC_PROT_ERR);
+	CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, target + BYTES, BYTES, 0));
+	CHECK(write_to(target + BYTES, mr->rkey) == IBV_WC_SUCCESS && arrived(target + BYTES));
 	CHECK(!ibv_dereg_mr(mr));
 	mr = ibv_reg_mr_iova(pd, target, BYTES, 1ULL << 40, LOCAL | IBV_ACCESS_REMOTE_WRITE);
 	CHECK(mr && write_to((void *)((1ULL << 40) + 128), mr->rkey) == IBV_WC_SUCCESS && arrived(target + 128));

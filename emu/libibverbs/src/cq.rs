@@ -143,10 +143,6 @@ impl Cq {
         1 << self.ring(inner).1
     }
 
-    pub(crate) fn ring_addr(&self) -> u64 {
-        self.ring(&self.lock()).0.addr()
-    }
-
     /// What direct verbs shows: the ring, the doorbell record and the number of entries.
     pub(crate) fn addresses(&self) -> (*mut u8, *mut u8, u32) {
         let inner = self.lock();

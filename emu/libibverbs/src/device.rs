@@ -30,7 +30,7 @@ pub(crate) const EMULATED: &str = "emulated:";
 pub(crate) const MAX_CQE: c_int = (1 << 22) - 1;
 /// Most gather or scatter entries of a work request.
 pub(crate) const MAX_SGE: u32 = 30;
-/// Bytes of memory on the card that the programs of a function may have, all together.
+/// Bytes of memory on the card that a process may have through a function.
 pub(crate) const MAX_DM_BYTES: u64 = 128 << 10;
 /// Most receives of a shared queue: its ring has one entry more.
 pub(crate) const MAX_SHARED_RECEIVES: u32 = (1 << 15) - 1;

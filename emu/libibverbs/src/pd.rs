@@ -352,7 +352,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
             return Err(Errno::invalid("the protection domain belongs to another device context"));
         }
         let moves = flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0;
-        let range = if moves { (addr as u64, length as u64) } else { inner.region.range() };
+        let range = moves.then_some((addr as u64, length as u64));
         let changes = flags & IBV_REREG_MR_CHANGE_ACCESS != 0;
         let rights = if changes { access_rights(access.cast_unsigned())? } else { inner.access };
         inner.region.change(new_pd.number, range, rights)?;

@@ -35,6 +35,8 @@ pub struct Region {
     pub key: u32,
     addr: u64,
     len: u64,
+    /// Address of the first byte under the key.
+    iova: u64,
     on_demand: bool,
 }
 
@@ -67,27 +69,24 @@ impl Region {
         }
         begin_command(id)?;
         let key = card::call(id, Request::RegisterRegion { pd, addr, len, access, iova, on_demand })?.number()?;
-        Ok(Self { id, key, addr, len, on_demand })
+        Ok(Self { id, key, addr, len, iova, on_demand })
     }
 
-    /// Its range: address and bytes.
-    pub(crate) fn range(&self) -> (u64, u64) {
-        (self.addr, self.len)
-    }
-
-    /// Gives the key another range, domain and rights.
+    /// Gives the key another domain and other rights, and another range (address and bytes) where one is given, whose
+    /// first byte has its own address under the key.
     ///
     /// # Errors
     /// As [`Region::register`]; windows are bound to it. Then nothing has changed.
-    pub(crate) fn change(&mut self, pd: u32, (addr, len): (u64, u64), access: Access) -> Result<()> {
+    pub(crate) fn change(&mut self, pd: u32, range: Option<(u64, u64)>, access: Access) -> Result<()> {
         if self.on_demand {
             return Err(Errno::unsupported("a region of pages on demand keeps what it has: register another one"));
         }
+        let (addr, len) = range.unwrap_or((self.addr, self.len));
+        let iova = range.map_or(self.iova, |(addr, _)| addr);
         pinned::check(addr, len, access.contains(Access::LOCAL_WRITE))?;
         begin_command(self.id)?;
-        let old = self.range();
-        card::done(self.id, Request::ChangeRegion { key: self.key, pd, addr, len, access, old })?;
-        (self.addr, self.len) = (addr, len);
+        card::done(self.id, Request::ChangeRegion { key: self.key, pd, addr, len, access, iova })?;
+        (self.addr, self.len, self.iova) = (addr, len, iova);
         Ok(())
     }
 
@@ -97,9 +96,6 @@ impl Region {
     /// There is no machine any more.
     pub fn deregister(&self) -> Result<()> {
         begin_command(self.id)?;
-        card::done(
-            self.id,
-            Request::DeregisterRegion { key: self.key, addr: self.addr, len: self.len, on_demand: self.on_demand },
-        )
+        card::done(self.id, Request::DeregisterRegion { key: self.key })
     }
 }

@@ -16,7 +16,7 @@ use crate::protocol::service::Space;
 use crate::states::bring;
 
 unsafe extern "C" {
-    fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut c_void) -> *mut ibv_srq;
+    fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq;
     fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;
 }
 
@@ -258,7 +258,11 @@ fn check_srq(id: &Id) -> Result<()> {
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn rdma_create_srq(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut c_void) -> c_int {
+pub(crate) unsafe extern "C" fn rdma_create_srq(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_srq_init_attr,
+) -> c_int {
     number("rdma_create_srq", || {
         let id = handle::get::<Id>(id)?;
         check_srq(&id)?;
@@ -268,44 +272,25 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(id: *mut rdma_cm_id, pd: *mut ib
     })
 }
 
-/// The head of `ibv_srq_init_attr_ex`.
-#[repr(C)]
-pub(crate) struct SharedQueueAttr {
-    srq_context: *mut c_void,
-    max_wr: u32,
-    max_sge: u32,
-    srq_limit: u32,
-    comp_mask: u32,
-    srq_type: u32,
-    pd: *mut ibv_pd,
-}
-
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut SharedQueueAttr) -> c_int {
-    const PD: u32 = 1 << 1;
+pub(crate) unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int {
     number("rdma_create_srq_ex", || {
         let id = handle::get::<Id>(id)?;
         check_srq(&id)?;
         // SAFETY: null, or initialised and writable as the manual page asks.
         let given = unsafe { attr.as_mut() }.ok_or_else(|| Errno::invalid("attr is null"))?;
-        if given.comp_mask & PD == 0 || given.pd.is_null() {
-            given.comp_mask |= PD;
+        if given.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || given.pd.is_null() {
+            given.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
             given.pd = id.seen(|public| public.pd);
         }
         let (pd, verbs) = (given.pd, id.seen(|public| public.verbs));
-        // SAFETY: an open context of the emulator; the slot is empty, or has a function of this type.
-        let create = unsafe {
-            inline::verbs_get_ctx(verbs)
-                .and_then(|extended| (&raw const (*extended).create_srq_ex).cast::<Option<CreateSharedQueue>>().read())
-        };
-        let create = create.ok_or_else(|| Errno::unsupported("shared receive queues are not emulated"))?;
+        // SAFETY: an open context of the emulator; the slot is empty, or has a function.
+        let create = unsafe { inline::verbs_get_ctx(verbs).and_then(|extended| (*extended).create_srq_ex) };
+        let create = create.ok_or_else(|| Errno::unsupported("the device has no ibv_create_srq_ex"))?;
         // SAFETY: the slot's function takes the context and the caller's structure.
-        take_srq(&id, unsafe { create(verbs, attr.cast()) }, pd)
+        take_srq(&id, unsafe { create(verbs, attr) }, pd)
     })
 }
-
-/// What the slot `create_srq_ex` of a context holds.
-type CreateSharedQueue = unsafe extern "C" fn(*mut ibv_context, *mut c_void) -> *mut ibv_srq;
 
 /// Destroys the shared receive queue of an identifier.
 pub(crate) fn destroy_srq(id: &Id) -> Result<()> {

@@ -55,6 +55,14 @@ pub struct MkeyAttr {
     pub offset: u64,
 }
 
+impl MkeyAttr {
+    /// Where its memory lies: the first byte, and how many.
+    #[must_use]
+    pub fn memory(&self) -> (u64, u64) {
+        (self.start.wrapping_add(self.offset), self.len)
+    }
+}
+
 /// Why a memory key does not allow an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyFault {

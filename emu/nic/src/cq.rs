@@ -266,9 +266,12 @@ impl Cq {
         let fires = counts && self.is_enough();
         if fires {
             self.arm = Arm::No;
-        } else if counts && self.held.0 == 1 && self.moderation.period_us > 0 {
-            return Written::Held { first: self.held.1, period_us: self.moderation.period_us };
         }
-        if fires || self.attr.always_armed { Written::Event } else { Written::Quiet }
+        let Moderation { period_us, .. } = self.moderation;
+        match (fires || self.attr.always_armed, self.held) {
+            (true, _) => Written::Event,
+            (false, (1, first)) if counts && period_us > 0 => Written::Held { first, period_us },
+            (false, _) => Written::Quiet,
+        }
     }
 }

@@ -231,6 +231,21 @@ fn a_moderated_queue_raises_its_event_after_a_count_or_a_period() {
     assert!(world.nics[0].moderate_cq(5, Moderation::default()).is_err());
 }
 
+/// A completion with an event of its own begins the period like any other.
+#[test]
+fn an_entry_that_asks_for_an_event_does_not_end_moderation() {
+    let mut world = World::new();
+    let (mut qp, cq) = nops(&mut world, 6, |_| {});
+    let cqn = cq.cqn;
+    world.nics[0].moderate_cq(cqn, Moderation { count: 0, period_us: 25 }).expect("it is there");
+    world.act(0, |nic, _, now, fx| nic.arm_cq(now, cqn, 0, fx));
+    world.run_until(1_000_000);
+    world.post(&mut qp, &Wqe::new(NOP).flags(0x0C));
+    world.run();
+    let times: Vec<u64> = world.cq_events.iter().map(|(at_ps, ..)| *at_ps).collect();
+    assert!(times.len() == 2 && times[1] == times[0] + 25_000_000, "{times:?}");
+}
+
 #[test]
 fn an_overrun_fails_the_queue_and_its_queue_pairs() {
     let mut world = World::new();

@@ -56,20 +56,6 @@ impl Caller<'_> {
         }
     }
 
-    pub(crate) fn register_pages(&self, world: &mut World, addr: u64, len: u64) -> Result<()> {
-        match self.pages(world) {
-            Space::HostProcess(number) => process(world, number)?.register(addr, len),
-            _ => self.register(world, addr, len)?,
-        }
-        Ok(())
-    }
-
-    pub(crate) fn deregister_pages(&self, world: &mut World, addr: u64, len: u64) -> Result<()> {
-        let Space::HostProcess(number) = self.pages(world) else { return self.deregister(world, addr, len) };
-        let was_there = process(world, number)?.unregister(addr, len);
-        if was_there { Ok(()) } else { Err(Errno::invalid("the memory belongs to another machine")) }
-    }
-
     pub(crate) fn place(&self, addr: u64) -> QueueMemory {
         QueueMemory { space: self.space(), addr }
     }
@@ -138,22 +124,31 @@ impl Caller<'_> {
         }
     }
 
-    #[allow(unsafe_code)]
     pub(crate) fn register(&self, world: &mut World, addr: u64, len: u64) -> Result<()> {
-        match &self.other {
-            Some((number, _)) => process(world, *number)?.register(addr, len),
+        self.register_in(world, self.space(), (addr, len))
+    }
+
+    pub(crate) fn deregister(&self, world: &mut World, addr: u64, len: u64) -> Result<()> {
+        self.deregister_in(world, self.space(), (addr, len))
+    }
+
+    /// Makes memory reachable for the cards: of the program, or its pages that may be absent.
+    #[allow(unsafe_code)]
+    pub(crate) fn register_in(&self, world: &mut World, space: Space, (addr, len): (u64, u64)) -> Result<()> {
+        match space {
+            Space::HostProcess(number) => process(world, number)?.register(addr, len),
             // SAFETY: `ibv_reg_mr` and `mlx5dv_devx_umem_reg` make their callers keep the range mapped until it is
             // deregistered, and leave it to the card; queue memory is this library's own, and is deregistered before it
             // is freed.
-            None => unsafe { world.memory_of(self.id)?.register(addr, len) },
+            _ => unsafe { world.memory_of(self.id)?.register(addr, len) },
         }
         Ok(())
     }
 
-    pub(crate) fn deregister(&self, world: &mut World, addr: u64, len: u64) -> Result<()> {
-        let was_there = match &self.other {
-            Some((number, _)) => process(world, *number)?.unregister(addr, len),
-            None => world.memory_of(self.id)?.unregister(addr, len),
+    pub(crate) fn deregister_in(&self, world: &mut World, space: Space, (addr, len): (u64, u64)) -> Result<()> {
+        let was_there = match space {
+            Space::HostProcess(number) => process(world, number)?.unregister(addr, len),
+            _ => world.memory_of(self.id)?.unregister(addr, len),
         };
         if was_there { Ok(()) } else { Err(Errno::invalid("the memory belongs to another machine")) }
     }

@@ -17,6 +17,12 @@ fn check_range(addr: u64, len: u64) -> Result<()> {
     Ok(())
 }
 
+/// What a key of a range of memory covers.
+fn region(world: &mut World, card: usize, key: u32) -> Result<MkeyAttr> {
+    let attr = world.card(card)?.nic.query_mkey(key).copied();
+    attr.ok_or_else(|| Errno::invalid(format!("memory key {key:#x} is not one of a range of memory")))
+}
+
 /// Carries a request out.
 ///
 /// # Errors
@@ -44,34 +50,30 @@ pub(crate) fn execute(world: &mut World, caller: &mut Caller<'_>, request: Reque
             let space = if on_demand { caller.pages(world) } else { caller.space() };
             let attr = MkeyAttr { pd, space, start: iova, len, access, offset: addr.wrapping_sub(iova) };
             let key = world.card(card)?.nic.create_mkey(attr)?;
-            match on_demand {
-                true => caller.register_pages(world, addr, len)?,
-                false => caller.register(world, addr, len)?,
-            }
+            caller.register_in(world, space, (addr, len))?;
             Answer::Number(caller.made(Class::Key, key))
         }
-        Request::ChangeRegion { key, pd, addr, len, access, old } => {
+        Request::ChangeRegion { key, pd, addr, len, access, iova } => {
             check_range(addr, len)?;
             caller.check(Class::Key, key)?;
             caller.check(Class::Domain, pd)?;
-            caller.register(world, addr, len)?;
-            let attr = MkeyAttr { pd, space: caller.space(), start: addr, len, access, offset: 0 };
+            let old = region(world, card, key)?;
+            let attr = MkeyAttr { pd, space: old.space, start: iova, len, access, offset: addr.wrapping_sub(iova) };
+            caller.register_in(world, old.space, (addr, len))?;
             if let Err(refused) = world.card(card)?.nic.change_mkey(key, attr) {
-                caller.deregister(world, addr, len)?;
+                caller.deregister_in(world, old.space, (addr, len))?;
                 return Err(refused.into());
             }
-            caller.deregister(world, old.0, old.1)?;
+            caller.deregister_in(world, old.space, old.memory())?;
             Answer::Done
         }
-        Request::DeregisterRegion { key, addr, len, on_demand } => {
+        Request::DeregisterRegion { key } => {
             caller.check(Class::Key, key)?;
+            let old = region(world, card, key)?;
             world.explain_key_end(card, key);
             world.card(card)?.nic.destroy_mkey(key)?;
             caller.gone(Class::Key, key);
-            match on_demand {
-                true => caller.deregister_pages(world, addr, len)?,
-                false => caller.deregister(world, addr, len)?,
-            }
+            caller.deregister_in(world, old.space, old.memory())?;
             Answer::Done
         }
         Request::RegisterMemory { addr, len } => {

@@ -39,13 +39,10 @@ pub(crate) enum Request {
         addr: u64,
         len: u64,
         access: Access,
-        old: (u64, u64),
+        iova: u64,
     },
     DeregisterRegion {
         key: u32,
-        addr: u64,
-        len: u64,
-        on_demand: bool,
     },
     /// Memory of a queue.
     RegisterMemory {

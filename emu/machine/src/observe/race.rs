@@ -417,7 +417,8 @@ impl Races {
         // none. And what is for a queue pair that is gone, too, reaches nothing.
         let answers = nic.query_qp(qpn).is_ok_and(|qp| qp.attr.transport != Transport::Uc);
         if let Some(attr) = self.keys.get(&(card, key)).filter(|_| answers) {
-            let range = Range { card, space: attr.space, addr: attr.start.wrapping_add(attr.offset), len: attr.len };
+            let (first, bytes) = attr.memory();
+            let range = Range { card, space: attr.space, addr: first, len: bytes };
             // When it was destroyed nobody has noted: `at_ps` is the latest that it can have been.
             let wrote = Range { addr: addr.wrapping_add(attr.offset), len, ..range };
             self.report(Race {

@@ -58,17 +58,14 @@ impl Completions {
         cqe::stamp(&mut pending.cqe, cx.now_ps);
         let owner = cq.next_owner();
         // An error always counts as solicited.
-        let written = match cq.write(pending.cqe, pending.solicited || pending.error, cx.mem) {
-            Written::Quiet | Written::Held { .. } if pending.event => Written::Event,
-            written => written,
-        };
+        let written = cq.write(pending.cqe, pending.solicited || pending.error, cx.mem);
         match written {
             Written::Quiet | Written::Event | Written::Held { .. } => {
                 cx.log.counters.cqes += 1;
                 cx.log.counters.error_cqes += u64::from(pending.error);
                 let target = cq.attr.target;
                 cx.log.note(cx.now_ps, || Note::Cqe(CqeNote::new(cqn, &pending.cqe, pending.error, owner)));
-                if written == Written::Event {
+                if pending.event || written == Written::Event {
                     cq.announced();
                     Self::raise(CqEvent { cqn, target }, cx);
                 } else {

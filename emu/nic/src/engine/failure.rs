@@ -82,7 +82,10 @@ impl Datapath {
             if share.own.is_some() {
                 self.error_receive(qp, FLUSHED, cx);
             }
-            cx.fx.async_events.push(AsyncEvent::LastReceive { qpn: qp.qpn });
+            // Of a ring that queue pairs came to share, no program has a queue to be notified of.
+            if self.shared.get(share.queue).is_some_and(|shared| !shared.temporary) {
+                cx.fx.async_events.push(AsyncEvent::LastReceive { qpn: qp.qpn });
+            }
             return;
         }
         if qp.attr.no_rq || qp.refresh_receives(cx.mem).is_err() {

@@ -7,7 +7,7 @@
 use crate::access::Access;
 use crate::cqe::vendor;
 use crate::wqe::WqeFault;
-use crate::wqe::umr::{KlmEntry, Umr};
+use crate::wqe::umr::{ANY_QUEUE, KlmEntry, Umr};
 
 /// A UMR key.
 #[derive(Debug)]
@@ -62,7 +62,8 @@ impl UmrKey {
         let entries = umr.entries.as_deref().unwrap_or(&self.entries);
         let listed: u64 = entries.iter().map(|entry| u64::from(entry.len)).sum();
         let covered = len > 0 && listed >= len && start.checked_add(len - 1).is_some();
-        if umr.queue.is_some() && !self.is_window {
+        let queue = umr.queue.map_or(self.queue, |queue| Some(queue).filter(|queue| *queue != ANY_QUEUE));
+        if queue.is_some() && !self.is_window {
             return Err(WqeFault::operation(vendor::UMR));
         }
         if entries.len() > self.max_entries as usize || (!free && !covered) {
@@ -73,7 +74,7 @@ impl UmrKey {
             self.entries.clone_from(entries);
         }
         (self.start, self.len, self.free) = (start, len, free);
-        self.queue = umr.queue;
+        self.queue = queue;
         Ok(())
     }
 

@@ -33,6 +33,9 @@ mod mask {
     pub(super) const KNOWN: u64 = LEN | START | TAG | QPN | LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE | ATOMIC | FREE;
 }
 
+/// A key that every queue pair may use.
+pub(crate) const ANY_QUEUE: u32 = 0xFF_FFFF;
+
 /// Part of a UMR key's range: bytes behind another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KlmEntry {
@@ -59,7 +62,7 @@ pub(crate) struct Umr {
     pub(crate) start: Option<u64>,
     pub(crate) len: Option<u64>,
     pub(crate) entries: Option<Vec<KlmEntry>>,
-    /// The queue pair that alone may use the key: a window's.
+    /// The queue pair that alone may use the key, a window's, or [`ANY_QUEUE`].
     pub(crate) queue: Option<u32>,
 }
 
@@ -81,7 +84,7 @@ impl Umr {
         let context = take(rest, CONTEXT_BYTES)?;
         let (flags, octowords, offset, mask) = (control[0], be16(control, 4), be16(control, 6), be64(control, 8));
         let known = flag::CHECK_QPN | flag::TRANSLATION_OFFSET | flag::CHECK_FREE | flag::INLINE;
-        let queue = Some(be32(context, 4) >> 8).filter(|qpn| mask & mask::QPN != 0 && *qpn != 0xFF_FFFF);
+        let queue = (mask & mask::QPN != 0).then(|| be32(context, 4) >> 8);
         if flags & !known != 0 || mask & !mask::KNOWN != 0 || offset != 0 {
             return Err(UNSUPPORTED);
         }
